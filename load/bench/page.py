@@ -1,30 +1,13 @@
 """The HTML report that all benches share: what was measured, the bars, and pictures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
-from pathlib import Path
-from typing import Any
-
-import click
 
 from livescale.load.bench.record import Conditions, Record
 from livescale.load.pictures import SvgPicture
 from livescale.load.report import render_page, render_picture, render_table
 
 HEADINGS = ("", "measured", "", "against", "ratio", "bar", "kept")
-
-
-def report_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--report`, by default a file that is called so."""
-    return click.option(
-        "--report",
-        type=click.Path(path_type=Path, dir_okay=False),
-        default=Path(name),
-        show_default=True,
-        envvar="LIVESCALE_REPORT",
-        show_envvar=True,
-        help="File to write the HTML report to.",
-    )
 
 
 def render_bench(

@@ -6,9 +6,9 @@ What a stall may have broken is renewed before the next try.
 
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
 
 import msgspec
 
@@ -199,26 +199,3 @@ class StallWatch:
 
     def _times(self) -> ClockTimes:
         return ClockTimes(self._clock.now(), self._clock.wall())
-
-
-class Renewable(Generic[T]):
-    """What is there `now`, until `renew` ends it and has another in its place."""
-
-    now: T
-
-    def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]], cleanup: AsyncExitStack) -> None:
-        self._make = make
-        self._cleanup = cleanup
-
-    async def renew(self) -> None:
-        await self._cleanup.aclose()
-        self.now = await self._cleanup.enter_async_context(self._make())
-
-
-@asynccontextmanager
-async def renewable(make: Callable[[], AbstractAsyncContextManager[T]]) -> AsyncIterator[Renewable[T]]:
-    """It is made on entry, and ends with the block of code."""
-    async with AsyncExitStack() as cleanup:
-        made = Renewable(make, cleanup)
-        await made.renew()
-        yield made

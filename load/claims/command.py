@@ -8,11 +8,10 @@ import click
 import msgspec
 
 from livescale.load.bench.systems.runs import KeptRuns
-from livescale.load.claims.causes import reviewed_causes
 from livescale.load.claims.claim import Claim, Judgement, Verdict
 from livescale.load.claims.every import CLAIMS
 from livescale.load.claims.page import write_page
-from livescale.load.claims.run import check, outdated, unreviewed
+from livescale.load.claims.run import check, outdated, reviewed_causes, unreviewed
 from livescale.load.claims.table import HEADINGS, cells, render_markdown, row_of, tell_counts
 from livescale.load.claims.workbench import Mode, Workbench
 from livescale.load.report import check_report_path, save_page

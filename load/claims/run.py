@@ -1,9 +1,21 @@
-"""Checks a claim as far as it can be, and says which failures nobody has looked at."""
+"""Checks a claim as far as it can be, and says which failures nobody has looked at: causes are reviewed by people."""
 
 from collections.abc import Mapping, Sequence
+from importlib import resources
+
+from msgspec import yaml
 
 from livescale.load.claims.claim import Claim, Judgement, Verdict, judge
 from livescale.load.claims.workbench import Mode, Workbench
+
+FILE = "reviewed.yaml"
+
+
+def reviewed_causes() -> dict[str, str]:
+    """Why claims fail, by their ids: causes that somebody has looked into and written down."""
+    text = (resources.files("livescale.load.claims") / FILE).read_bytes()
+    return yaml.decode(text, type=dict[str, str])
+
 
 TOO_LONG = "It is too long for --quick."
 

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -16,16 +15,14 @@ from livescale.load.scenario.play import Due, make_ask
 from livescale.load.scenario.result import ScaleFigures
 from livescale.load.scenario.system import ScenarioSystem
 from livescale.load.watch import watching_lives
-from livescale.load.workers_in_use import WorkersInUse, used_seconds
-from livescale.services.supervisor.processes import Echo
+from livescale.load.workers_in_use import counting, used_seconds
 from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.stack import Stack
 from livescale.shared.bus.contract import Bus
-from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.scaling import AskScales, ScaleRecord
 from livescale.shared.runtime.clock import SystemClock
 from livescale.shared.runtime.yaml_file import names_file
-from livescale.shared.subjects import HEARTBEAT, LEASE, SCALES
+from livescale.shared.subjects import SCALES
 
 CALL_SECONDS = 5.0
 REQUEST_SECONDS = 300.0
@@ -48,7 +45,7 @@ def live_settings(system: ScenarioSystem) -> StackSettings:
 
 
 async def run_live(
-    system: ScenarioSystem, requests: Sequence[Due], tell: Callable[[str], None], echo: Echo
+    system: ScenarioSystem, requests: Sequence[Due], tell: Callable[[str], None], echo: Callable[[str, str], None]
 ) -> ObservedRun:
     """Start the system, send all requests, and return what came of them. Raises what `Stack` raises."""
     settings, clock, warm_up = live_settings(system), SystemClock(), system.scenario.file.warm_up
@@ -91,27 +88,3 @@ async def send_all(url: str, system: ScenarioSystem, requests: Sequence[Due]) ->
 
 async def ask_scales(bus: Bus) -> list[ScaleRecord]:
     return (await bus.call(SCALES, AskScales(limit=MOST_SCALES), timeout=CALL_SECONDS)).records
-
-
-@asynccontextmanager
-async def counting(bus: Bus) -> AsyncIterator[WorkersInUse]:
-    """Workers in use, by the wall's time, as long as the block of code runs."""
-    in_use, clock = WorkersInUse(), SystemClock()
-    heartbeats, leases = await bus.subscribe(HEARTBEAT, service="worker"), await bus.subscribe(LEASE)
-
-    async def hear() -> None:
-        async for received in heartbeats:
-            if isinstance(received.message, WorkerReport):
-                in_use.reported(received.message, clock.wall())
-
-    async def follow() -> None:
-        async for change in leases:
-            in_use.lease_changed(change.message, clock.wall())
-
-    tasks = [asyncio.create_task(hear()), asyncio.create_task(follow())]
-    try:
-        yield in_use
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)

@@ -18,8 +18,7 @@ from livescale.services.cli.stack_options import PASSED_ON, WORKER_OPTIONS
 from livescale.services.cli.systems import apply_system
 from livescale.services.supervisor.checks import BadSettings, check_path
 from livescale.services.supervisor.commands import worker_flags
-from livescale.services.supervisor.lora_settings import LoraSettings
-from livescale.services.supervisor.model_settings import ModelSettings
+from livescale.services.supervisor.model_settings import LoraSettings, ModelSettings
 from livescale.services.supervisor.processes import ChildFailed
 from livescale.services.supervisor.resources import find_files
 from livescale.services.supervisor.run_files import NotOurs, announce, make_place, pointer_path

@@ -8,13 +8,13 @@ from starlette.responses import Response
 from livescale.services.gateway.answers import Detokenized, Listing, ModelCard, Tokenized, status
 from livescale.services.gateway.bodies import DetokenizeRequest, TokenizeRequest
 from livescale.services.gateway.chat_template import RenderingWay
+from livescale.services.gateway.checkpoint_text import check_reads
 from livescale.services.gateway.checks import check_token_ids
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.models import RegisteredModels, context_tokens
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.responses import json_answer
 from livescale.services.gateway.templates import Templates, render_chat
-from livescale.services.gateway.uses import check_reads
 from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.messages.registry import AskSnapshot, ModelEntry, Snapshot
 from livescale.shared.subjects import SNAPSHOT

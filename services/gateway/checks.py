@@ -5,17 +5,27 @@ Pure.
 
 from collections.abc import Collection
 
-from livescale.services.gateway.asked import asked_logprobs, asked_prompt_logprobs, asked_tokens, choices, only_prompt
 from livescale.services.gateway.beams import MOST_BEAMS
-from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
+from livescale.services.gateway.bodies import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationOptions,
+    asked_logprobs,
+    asked_prompt_logprobs,
+    asked_tokens,
+    choices,
+    only_prompt,
+)
 from livescale.services.gateway.errors import bad_request
-from livescale.services.gateway.rendering import check_rendering
 from livescale.services.gateway.repetition import check_repetition
 from livescale.services.gateway.sampling_options import stop_strings
 from livescale.services.gateway.structured_options import TextFormat
 from livescale.services.gateway.tools import check_tools
 
 MOST_CHARACTERS = 4_096  # of all stop strings, and of all bad words; every token is compared with them
+RESERVED_VARIABLES = frozenset(
+    ("messages", "add_generation_prompt", "continue_final_message", "chat_template", "tools")
+)
 
 
 def check_options(body: GenerationOptions) -> None:
@@ -32,7 +42,7 @@ def check_options(body: GenerationOptions) -> None:
     _check_texts(body)
     if isinstance(body, ChatRequest):
         _check_limits(body)
-        check_rendering(body)
+        _check_rendering(body)
         check_tools(body.tools, body.tool_choice)
     best_of = choices(body)
     if best_of < body.n:
@@ -47,6 +57,21 @@ def _check_limits(body: ChatRequest) -> None:
     if older is not None and newer is not None and older != newer:
         raise bad_request(
             f"'max_tokens' is {older} and 'max_completion_tokens' is {newer}; give one of them.", param="max_tokens"
+        )
+
+
+def _check_rendering(body: ChatRequest) -> None:
+    """Check what is said of the template. Raises ApiError 400."""
+    if body.add_generation_prompt and body.continue_final_message:
+        raise bad_request(
+            "'add_generation_prompt' and 'continue_final_message' exclude each other; give one of them.",
+            param="continue_final_message",
+        )
+    reserved = sorted(RESERVED_VARIABLES.intersection(body.chat_template_kwargs or ()))
+    if reserved:
+        raise bad_request(
+            f"'chat_template_kwargs' has {reserved[0]!r}, which the request says elsewhere; leave it out.",
+            param=f"chat_template_kwargs.{reserved[0]}",
         )
 
 
@@ -105,6 +130,17 @@ def _check_beams(body: GenerationOptions) -> None:
     for param, given in others.items():
         if given:
             raise bad_request(f"{param!r} does not go with 'use_beam_search'; leave one of them out.", param)
+
+
+def check_template(body: ChatRequest, *, is_trusted: bool) -> None:
+    """Check that the body brings no template of its own, unless the operator trusts those. Raises ApiError 400."""
+    if body.chat_template is not None and not is_trusted:
+        raise bad_request(
+            "'chat_template' is refused: the operator allows it with --trust-request-chat-template of the gateway, "
+            "or LIVESCALE_TRUST_REQUEST_CHAT_TEMPLATE=1; leave it out.",
+            "chat_template",
+            code="unsupported_parameter",
+        )
 
 
 def check_choices(body: GenerationOptions, prompts: int, most: int) -> None:

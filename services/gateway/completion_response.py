@@ -9,13 +9,17 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from livescale.services.gateway.echo import Echo
-from livescale.services.gateway.envelope import CompletionTokensDetails, Envelope, PromptTokensDetails, Usage
-from livescale.services.gateway.errors import ApiError
+from livescale.services.gateway.envelope import (
+    CompletionTokensDetails,
+    Echo,
+    Envelope,
+    EventInterval,
+    PromptTokensDetails,
+    Usage,
+)
+from livescale.services.gateway.errors import ApiError, renamed
 from livescale.services.gateway.generation import Generation, just_wait
-from livescale.services.gateway.interval import EventInterval
 from livescale.services.gateway.output import TextPiece, WholeChoice
-from livescale.services.gateway.renamed import renamed
 from livescale.services.gateway.responses import Wait, Write
 from livescale.services.gateway.shapes import ResponseShape
 from livescale.services.gateway.spans import RequestTrace

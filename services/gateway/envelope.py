@@ -1,10 +1,13 @@
-"""What all objects of one answer share: its id, its usage, and how tokens are told. Pure."""
+"""What all objects of one answer share: its id, its usage, how tokens are told, what comes before them, and how many
+make an event. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 from livescale.services.gateway.logprobs import (
     ChatLogprobs,
@@ -13,7 +16,8 @@ from livescale.services.gateway.logprobs import (
     PromptNames,
     TokenNames,
 )
-from livescale.services.gateway.output import TextPiece, WholeChoice
+from livescale.services.gateway.output import Decode, StopReason, TextPiece, WholeChoice, certain_part
+from livescale.services.gateway.tool_calls.message import Delta
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
@@ -97,3 +101,88 @@ class Envelope(msgspec.Struct, frozen=True):
     def prompt_logprobs(self, told: WholeChoice) -> PromptLogprobList | None:
         """The log-probabilities of the prompt, where the client asked for them."""
         return None if self.prompt_names is None else self.prompt_names.of(told)
+
+
+@dataclass(frozen=True)
+class Echo:
+    """One prompt, its `text` and its tokens. `top` is there where log-probabilities are told: so many of the likeliest.
+    With `alone` nothing follows it: what was generated is dropped."""
+
+    text: str
+    prompt: Sequence[int]
+    top: int | None
+    alone: bool
+
+    @classmethod
+    def of(cls, decode: Decode, prompt: Sequence[int], top: int | None, alone: bool) -> "Echo":
+        """The echo of these tokens. A character that they begin comes with the answer, where there is one."""
+        text = decode(prompt)
+        return cls(text if alone else certain_part(text), prompt, top, alone)
+
+    def first(self, piece: TextPiece) -> TextPiece:
+        """The first piece of the answer, after the prompt."""
+        piece = self.later(piece)
+        if self.top is None:
+            return replace(piece, text=self.text + piece.text)
+        told = (replace(one, top=one.top[: self.top]) for one in piece.prompt_logprobs)
+        return replace(
+            piece,
+            text=self.text + piece.text,
+            echoed=tuple(self.prompt),
+            logprobs=(None, *told, *piece.logprobs),  # of the first token nothing is known
+        )
+
+    def later(self, piece: TextPiece) -> TextPiece:
+        """Return a later piece of the answer, in which nothing of the prompt is repeated."""
+        if not self.alone:
+            return piece
+        reason: StopReason | None = None if piece.finish_reason is None else "length"
+        return TextPiece("", (), reason, prompt_logprobs=piece.prompt_logprobs)
+
+
+ENDS = frozenset(("finish_reason", "stop_reason"))
+
+
+class EventInterval:
+    """Holds pieces back until they have so many `tokens`, but never the first one or the last one."""
+
+    def __init__(self, tokens: int) -> None:
+        self._tokens = tokens
+        self._held: list[TextPiece] = []
+        self._begun = False
+
+    def add(self, piece: TextPiece) -> TextPiece | None:
+        """The piece to send now, None where it is to wait."""
+        if not self._held and len(piece.token_ids) >= self._tokens:
+            self._begun = True
+            return piece
+        self._held.append(piece)
+        enough = sum(len(one.token_ids) for one in self._held) >= self._tokens
+        if self._begun and not enough and piece.finish_reason is None:
+            return None
+        self._begun = True
+        pieces, self._held = self._held, []
+        return joined(pieces)
+
+
+def joined(pieces: Sequence[TextPiece]) -> TextPiece:
+    """One piece that says what these say one after the other. How it ends is what the last one says."""
+    last = pieces[-1]
+    if len(pieces) == 1:
+        return last
+    whole: dict[str, Any] = {}
+    for field in fields(TextPiece):
+        values = [getattr(piece, field.name) for piece in pieces]
+        match getattr(last, field.name):
+            case _ if field.name == "calls":
+                delta = Delta()
+                for call in (call for value in values for call in value):
+                    delta.add_call(call)
+                whole[field.name] = tuple(delta.calls)
+            case str() if field.name not in ENDS:
+                whole[field.name] = "".join(values)
+            case tuple():
+                whole[field.name] = tuple(one for value in values for one in value)
+            case end:
+                whole[field.name] = end
+    return TextPiece(**whole)

@@ -1,8 +1,12 @@
 """The errors that clients get when a request cannot be served: `{"error": {"message", "type", "param", "code"}}`."""
 
 import math
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import msgspec
+from msgspec.structs import replace
 
 from livescale.shared.bus.contract import BusError, CallTimeout, Refusal, TooLarge
 
@@ -157,3 +161,22 @@ def _from_refusal(refusal: Refusal, model: str | None) -> ApiError:
             return internal("A service failed while it handled this request; its log says why.")
         case _:
             return overloaded(refusal.message, refusal.retry_after_ms)
+
+
+NO_OTHERS: Mapping[str, str] = {}
+
+
+@contextmanager
+def renamed(names: Mapping[str, str]) -> Iterator[None]:
+    """Have errors of the block name an endpoint's own parameters. `names`: what the chat's become, by patterns of
+    them."""
+    try:
+        yield
+    except ApiError as error:
+        detail = error.detail
+        message, param = detail.message, detail.param
+        for pattern, name in names.items():
+            message = re.sub(f"'{pattern}'", f"'{name}'", message)
+            param = param and re.sub(f"^{pattern}$", name, param)
+        error.args, error.detail = (message,), replace(detail, message=message, param=param)
+        raise

@@ -1,7 +1,6 @@
 """What generates texts: the endpoints of completions, chats and responses, and what they share."""
 
-from livescale.services.gateway.completion_maker import CompletionMaker
-from livescale.services.gateway.completions import Completions
+from livescale.services.gateway.completions import CompletionMaker, Completions
 from livescale.services.gateway.generation import Backend
 from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.models import RegisteredModels

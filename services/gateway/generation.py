@@ -10,12 +10,11 @@ import structlog
 from msgspec.structs import replace
 
 from livescale.services.gateway.errors import from_bus, overloaded, timed_out
-from livescale.services.gateway.held_requests import HeldRequests
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.output import Output, TextPiece
 from livescale.services.gateway.progress import MOVES, Fresh, GenerationState, already_ended, failure, resumed
 from livescale.services.gateway.request_stream import Lost, RequestStream, Silent, TooSlow, Unplaced
-from livescale.services.gateway.streams import RequestStreams
+from livescale.services.gateway.streams import HeldRequests, RequestStreams
 from livescale.shared.bus.contract import Bus, BusError, Context, Refusal, TooLarge
 from livescale.shared.messages.requests import Submit, leaving
 from livescale.shared.policy.invariants import check

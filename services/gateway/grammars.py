@@ -34,11 +34,9 @@ class Grammars(BoundedWork):
         self._turns = WeakValueDictionary[str, asyncio.Lock]()  # of each client
         self._tried: dict[bytes, Tried] = {}
 
-    async def of(self, constraint: Constraint | None, text: CheckpointText, client: str = "") -> str:
-        """The grammar of an answer that is held to the constraint, in llguidance's notation; empty for free text.
-        Raises ApiError 400, which names the parameter."""
-        if constraint is None:
-            return ""
+    async def of(self, constraint: Constraint, text: CheckpointText, client: str = "") -> str:
+        """The grammar of an answer that is held to the constraint, in llguidance's notation. Raises ApiError 400, which
+        names the parameter."""
         if not text.eos_token_ids:
             raise bad_request(
                 f"{constraint.param!r} needs a model with an end-of-sequence token, which this one has not; "

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from livescale.services.gateway.checkpoint_text import BadCheckpoint, CheckpointText, load_checkpoint_text
+from livescale.services.gateway.checkpoint_reading import BadCheckpoint, load_checkpoint_text
+from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.errors import (
     ApiError,
     bad_checkpoint,

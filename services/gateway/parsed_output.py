@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from livescale.services.gateway.interval import joined
+from livescale.services.gateway.envelope import joined
 from livescale.services.gateway.output import Output, StopReason, TextPiece
 from livescale.services.gateway.progress import Fresh
 from livescale.services.gateway.tool_calls.machine import Machine

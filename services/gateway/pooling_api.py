@@ -7,6 +7,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from livescale.services.gateway import pooling_answers as answers
+from livescale.services.gateway.checkpoint_text import (
+    check_classifies,
+    check_embeds,
+    check_pools,
+    check_reads,
+    check_scores,
+)
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.parse import T, parse_body, read_body
 from livescale.services.gateway.pooling import MOST_INPUTS, Asked, Pooling
@@ -20,7 +27,6 @@ from livescale.services.gateway.pooling_bodies import (
 )
 from livescale.services.gateway.responses import json_answer, while_connected
 from livescale.services.gateway.submission import split_prompts
-from livescale.services.gateway.uses import check_classifies, check_embeds, check_pools, check_reads, check_scores
 from livescale.services.gateway.vectors import (
     Floats,
     cosine,

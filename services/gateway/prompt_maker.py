@@ -5,18 +5,14 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
-from livescale.services.gateway.checkpoint_text import CheckpointText
-from livescale.services.gateway.checks import check_options
-from livescale.services.gateway.errors import bad_request
+from livescale.services.gateway.checkpoint_text import CheckpointText, check_generates
+from livescale.services.gateway.checks import check_options, check_template
 from livescale.services.gateway.models import RegisteredModels, Served, context_tokens
-from livescale.services.gateway.prompts import Prompts
 from livescale.services.gateway.reading import reading_of
-from livescale.services.gateway.rendering import rendering_way
 from livescale.services.gateway.sampling_options import banned, spellings
 from livescale.services.gateway.settings import GatewaySettings
-from livescale.services.gateway.submission import split_prompts
-from livescale.services.gateway.templates import Templates, render_chat
-from livescale.services.gateway.uses import check_generates
+from livescale.services.gateway.submission import Prompts, split_prompts
+from livescale.services.gateway.templates import Templates, render_chat, rendering_way
 
 
 @dataclass(frozen=True)
@@ -42,13 +38,7 @@ class PromptMaker:
         """What the body's conversation becomes, as tokens. Ids of calls are made from `origin`. Raises ApiError."""
         served, text = await self._find(body)
         body, entry = replace(body, model=served.name), served.entry
-        if body.chat_template is not None and not self.settings.trust_request_chat_template:
-            raise bad_request(
-                "'chat_template' is refused: the operator allows it with --trust-request-chat-template of the gateway, "
-                "or LIVESCALE_TRUST_REQUEST_CHAT_TEMPLATE=1; leave it out.",
-                "chat_template",
-                code="unsupported_parameter",
-            )
+        check_template(body, is_trusted=self.settings.trust_request_chat_template)
         said = await render_chat(self.templates, text, body.messages, rendering_way(body), body.chat_template)
         prompt = await self.models.encode(text, said, add_special_tokens=body.add_special_tokens)
         reading = reading_of(body, entry.spec, text, origin, said)

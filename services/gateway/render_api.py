@@ -11,9 +11,8 @@ from starlette.responses import Response
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions, StreamOptions
 from livescale.services.gateway.completions import Completions
 from livescale.services.gateway.parse import parse_body, read_body
-from livescale.services.gateway.prompts import Prompts
 from livescale.services.gateway.responses import json_answer
-from livescale.services.gateway.submission import Origin, make_submit, truncated
+from livescale.services.gateway.submission import Origin, Prompts, make_submit, truncated
 
 # What is said of the sampling, where it is not left to the worker.
 SAMPLING = (

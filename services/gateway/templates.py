@@ -1,16 +1,19 @@
 """Renders chat templates in a process beside the gateway."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import structlog
 
+from livescale.services.gateway.bodies import ChatRequest
 from livescale.services.gateway.bounded_work import BoundedWork
 from livescale.services.gateway.chat_template import USUAL, ChatTemplate, RenderingWay, TemplateRefusal, Wall
 from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.conversation import ChatMessage
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.template_process import MEMORY_BYTES, RenderedPrompt, Rendering
+from livescale.services.gateway.tools import for_template
 
 PROCESSOR_SECONDS = 2.0  # for one rendering
 LARGEST_PROMPT = 64 << 20
@@ -92,3 +95,16 @@ async def render_chat(
         if source is not None:
             raise bad_request(f"'chat_template' cannot be used: {error}", param="chat_template") from None
         raise bad_request(f"The model's chat template refuses the messages: {error}", param="messages") from None
+
+
+def rendering_way(body: ChatRequest) -> RenderingWay:
+    """How the conversation becomes a prompt. What `chat_template_kwargs` says goes before other parameters."""
+    variables: dict[str, Any] = {}
+    if body.documents is not None:
+        variables["documents"] = body.documents
+    if body.tools and body.tool_choice != "none":
+        variables["tools"] = for_template(body.tools)
+    if body.reasoning_effort is not None:
+        variables |= {"reasoning_effort": body.reasoning_effort, "enable_thinking": body.reasoning_effort != "none"}
+    begin = not body.continue_final_message if body.add_generation_prompt is None else body.add_generation_prompt
+    return RenderingWay(begin, body.continue_final_message, {**variables, **(body.chat_template_kwargs or {})})

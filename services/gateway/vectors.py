@@ -5,11 +5,11 @@ import base64
 import numpy as np
 import numpy.typing as npt
 
+from livescale.services.gateway.checkpoint_text import ModelUse
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.output import TextPiece
 from livescale.services.gateway.pooling_answers import Vector
 from livescale.services.gateway.progress import Fresh
-from livescale.services.gateway.uses import ModelUse
 from livescale.shared.messages.requests import TokenLogprobs
 
 Floats = npt.NDArray[np.float64]

@@ -6,7 +6,7 @@ import zlib
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from livescale.services.gateway.checkpoint_text import TOKENIZER_LIMIT_BYTES
+from livescale.services.gateway.checkpoint_reading import TOKENIZER_LIMIT_BYTES
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.models import RegisteredModels
 from livescale.shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo

@@ -3,11 +3,10 @@
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 
-from livescale.services.router.admitted import AdmittedRequest
+from livescale.services.router.admitted import AdmittedRequest, Promises
 from livescale.services.router.effects import AdmitTo, Effect, Learn, Lose, StopWork
 from livescale.services.router.instances import InstanceView
 from livescale.services.router.parted import PartedRequests
-from livescale.services.router.promises import Promises
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.requests import RequestsEnded, Running, Submit

@@ -3,9 +3,8 @@
 from collections.abc import Iterable
 from math import ceil
 
-from livescale.services.router.admitted import AdmissionState, AdmittedRequest
-from livescale.services.router.capacity import most_tokens
-from livescale.services.router.promises import Promises
+from livescale.services.router.admission import most_tokens
+from livescale.services.router.admitted import AdmissionState, AdmittedRequest, Promises
 from livescale.services.router.queue import Waiting
 from livescale.shared.messages.membership import EngineLoad, Role, WorkerReport, WorkerState
 from livescale.shared.messages.requests import Running, Submit

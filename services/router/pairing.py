@@ -6,10 +6,8 @@ from livescale.services.router.admission import RouterLimits
 from livescale.services.router.effects import AssignRole
 from livescale.services.router.fleet import ConversationPlaces, ServingFleet
 from livescale.services.router.instances import InstanceView
-from livescale.services.router.modes import ROUND_SECONDS, ModelMode
-from livescale.services.router.pairs import choose_decode, may_prefill
-from livescale.services.router.recent import speed_of
-from livescale.services.router.ways import choose_way
+from livescale.services.router.modes import ROUND_SECONDS, ModelMode, speed_of
+from livescale.services.router.routing import choose_decode, choose_way, may_prefill
 from livescale.shared.messages.model_spec import Disaggregation
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.requests import RequestsEnded, Submit

@@ -14,16 +14,22 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from livescale.services.router.admission import RouterLimits, cannot_be_loaded, check_request, out_of_service
-from livescale.services.router.capacity import WorkerCapacity, fitted, never_fits
+from livescale.services.router.admission import (
+    RouterLimits,
+    WorkerCapacity,
+    cannot_be_loaded,
+    check_request,
+    fitted,
+    never_fits,
+    out_of_service,
+)
 from livescale.services.router.effects import AdmitTo, Effect, FinishRequest, MoveRequest
 from livescale.services.router.fleet import ServingFleet
 from livescale.services.router.instances import InstanceView
 from livescale.services.router.moves import Moves
 from livescale.services.router.pairing import Pairing
-from livescale.services.router.pairs import relieve_helpers
 from livescale.services.router.queue import ArrivalRate, Queue, Waiting
-from livescale.services.router.routing import RoutingRule
+from livescale.services.router.routing import RoutingRule, relieve_helpers
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged, Member, QueueLoad, WorkerReport

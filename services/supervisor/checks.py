@@ -12,7 +12,7 @@ from livescale.services.supervisor.settings import StackSettings
 from livescale.shared.memory.devices import CPU, count_gpus
 from livescale.shared.messages.model_spec import ModelSpec, ScalingBounds
 from livescale.shared.messages.parameters import DType, Layout
-from livescale.shared.model.automatic_form import FEWEST_GPUS
+from livescale.shared.model.automatic_form import FEWEST_GPUS, choose_form, has_compiled_kernels
 from livescale.shared.model.latency import find_latency
 from livescale.shared.runtime.settings import check_plan_policy
 
@@ -75,6 +75,11 @@ def check_live(settings: StackSettings) -> None:
         check_plan_policy(settings.plan_policy, settings.live)
     except ValueError as error:
         raise BadSettings(str(error)) from None
+
+
+def choose_own_form(settings: StackSettings, cpuinfo: str) -> tuple[DType, Layout]:
+    """What `auto` is on this machine, whose processors `cpuinfo` describes."""
+    return choose_form(on_gpus=on_gpus(settings), cpuinfo=cpuinfo, compiled=has_compiled_kernels())
 
 
 def resolve_form(settings: StackSettings, dtype: DType, layout: Layout) -> StackSettings:

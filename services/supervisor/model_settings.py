@@ -1,4 +1,4 @@
-"""The settings of a model of a whole system."""
+"""The settings of a model of a whole system, and of an adapter."""
 
 from typing import Annotated, Literal
 
@@ -40,3 +40,12 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     disaggregation: DisaggregationName | None = None
     tool_call_parser: ToolCallParser | None = None
     reasoning_parser: ReasoningParser | None = None
+
+
+class LoraSettings(Settings, frozen=True, kw_only=True):
+    """One adapter: its name, its directory in peft's format, and its base model, which may be left out where there is
+    one model."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")]
+    path: Annotated[str, Meta(min_length=1)]
+    base: str | None = None

@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from livescale.services.supervisor.lora_settings import LoraSettings
-from livescale.services.supervisor.model_settings import ModelSettings
+from livescale.services.supervisor.model_settings import LoraSettings, ModelSettings
 from livescale.shared.messages.model_spec import ReasoningParser, ToolCallParser
 from livescale.shared.messages.parameters import KvCacheDType
 from livescale.shared.runtime.role_settings import (

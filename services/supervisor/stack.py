@@ -18,9 +18,9 @@ from livescale.services.supervisor.checks import (
     check_live,
     check_memory,
     check_models,
+    choose_own_form,
     find_ports,
     make_spec,
-    on_gpus,
     resolve_form,
 )
 from livescale.services.supervisor.commands import (
@@ -45,7 +45,6 @@ from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.incidents import ProcessEnded
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import AskSnapshot, ModelEntry, Register, Snapshot
-from livescale.shared.model.automatic_form import choose_form, has_compiled_kernels
 from livescale.shared.subjects import PROCESS, REGISTER, SNAPSHOT
 
 POLL_SECONDS = 0.05
@@ -87,10 +86,7 @@ class Stack:
         self._placement = place_workers(self._settings)
         if self._placement is not None:
             self._settings = msgspec.structs.replace(self._settings, workers=len(self._placement.gpus))
-        auto = choose_form(
-            on_gpus=on_gpus(self._settings), cpuinfo=read_proc("cpuinfo"), compiled=has_compiled_kernels()
-        )
-        self._settings = resolve_form(self._settings, *auto)
+        self._settings = resolve_form(self._settings, *choose_own_form(self._settings, read_proc("cpuinfo")))
         check_models(self._settings)
         self._adapters = adapter_specs(self._settings)
         # Hub ids are asked for over the network.

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from livescale.services.router.capacity import REPLACEMENT_SECONDS
+from livescale.services.router.admission import REPLACEMENT_SECONDS
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.requests import Submit
 from livescale.shared.simulation import virtual_time

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.services.gateway.checkpoint_text import BadCheckpoint, load_checkpoint_text
+from livescale.services.gateway.checkpoint_reading import BadCheckpoint, load_checkpoint_text
 from tests.checkpoints import copy_checkpoint
 from tests.fuzz.effort import examples
 from tests.fuzz.test_checkpoints import JSON, NESTED, Change, limited_memory, linked, piped, sparse, spoiled

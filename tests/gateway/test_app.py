@@ -13,6 +13,7 @@ from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import CountedIds, SystemClock
 from tests.gateway.conftest import ServedGateway, serve_gateway
+from tests.gateway.test_openapi import ROUTES
 
 ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 2}
 
@@ -139,3 +140,14 @@ async def test_the_servers_way_for_events_is_there_for_as_long_as_the_request() 
     await RequestMiddleware(app, Guard(Keyring([]), clock, True), CountedIds(), metrics)(scope, receive, send)
     assert found == [send]
     assert "send_event" not in scope["state"]
+
+
+async def test_the_page_shows_everything_and_needs_nothing_else(served: ServedGateway) -> None:
+    async with served.http.get(f"{served.url}/docs") as answer:
+        page = await answer.text()
+    assert answer.headers["content-type"].startswith("text/html")
+    for path in ROUTES:
+        assert f"<code>{path}</code>" in page
+    assert "max_completion_tokens" in page
+    assert "://" not in page
+    assert "<script" not in page

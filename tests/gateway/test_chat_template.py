@@ -6,7 +6,7 @@ import pytest
 import transformers
 
 from livescale.services.gateway.chat_template import ChatTemplate, RenderingWay, TemplateRefusal
-from livescale.services.gateway.checkpoint_text import load_checkpoint_text
+from livescale.services.gateway.checkpoint_reading import load_checkpoint_text
 from livescale.services.gateway.conversation import CalledFunction, ChatMessage, TextPart, ToolCall
 from livescale.shared.messages.parameters import Family
 from tests.checkpoints import FAMILIES, tiny_checkpoint

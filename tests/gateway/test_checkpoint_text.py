@@ -1,63 +1,81 @@
-"""What a checkpoint's files say to the gateway, and which of them are refused."""
-
-import shutil
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
+from tokenizers import Tokenizer
 
-from livescale.services.gateway.checkpoint_text import BadCheckpoint, load_checkpoint_text
-from tests.checkpoints import copy_checkpoint, tiny_checkpoint, token_id
-from tests.gateway.test_chat_template import CHAT, noon
+from livescale.services.gateway.checkpoint_text import (
+    GENERATES,
+    ModelUse,
+    check_classifies,
+    check_embeds,
+    check_generates,
+    check_pools,
+    check_scores,
+    text_of,
+)
+from livescale.services.gateway.errors import ApiError
+from tests.checkpoints import tiny_checkpoint
 
 
-def test_end_of_sequence_ids_come_from_all_files(tmp_path: Path) -> None:
-    text = load_checkpoint_text(tiny_checkpoint("llama"), noon)
-    ends = [token_id(text.tokenizer, token) for token in ("<|end_of_text|>", "<|eot_id|>")]
-    assert text.eos_token_ids == tuple(sorted(ends))
-    bare = copy_checkpoint("llama", tmp_path)
-    (bare / "generation_config.json").unlink()
-    assert load_checkpoint_text(bare, noon).eos_token_ids == (ends[1],)
+class CountedTokenizer:
+    """A checkpoint's tokenizer, and how often it decoded."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.decodes = 0
+
+    def decode(self, token_ids: tuple[int, ...], *, skip_special_tokens: bool) -> str:
+        self.decodes += 1
+        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        return text
 
 
-def test_the_authors_generation_defaults_are_taken_where_they_are_possible(tmp_path: Path) -> None:
-    directory = copy_checkpoint("qwen2", tmp_path)
-    (directory / "generation_config.json").write_text(
-        '{"temperature": 0.6, "top_p": 7.0, "top_k": 20, "repetition_penalty": 1.05}'
-    )
-    defaults = load_checkpoint_text(directory, noon).defaults
-    assert (defaults.temperature, defaults.top_p, defaults.top_k) == (0.6, 1.0, 20)
-    assert (defaults.min_p, defaults.repetition_penalty) == (0.0, 1.05)
+def test_tokens_are_decoded_as_the_tokenizer_does_and_single_ones_only_once() -> None:
+    tokenizer = Tokenizer.from_file(str(tiny_checkpoint("qwen2") / "tokenizer.json"))
+    counted = CountedTokenizer(tokenizer)
+    decode = text_of(counted)  # type: ignore[arg-type]
+    special = next(id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special)
+    asked = [(), (66,), (special,), (66, special, 67)]
+    for _ in range(2):
+        for token_ids in asked:
+            for skip in (True, False):
+                assert decode(token_ids, skip) == tokenizer.decode(token_ids, skip_special_tokens=skip)
+    assert counted.decodes == 2 * len(asked) + 2 * 2  # the second time only those of none and of several tokens
+
+
+JUDGES = ModelUse(verdict=(1, 2))
+EMBEDS = ModelUse(pooling="mean")
+SCORES = ModelUse(pooling="cls", labels=1)
+CLASSIFIES = ModelUse(pooling="cls", labels=3)
+MODELS = {"writer": GENERATES, "judge": JUDGES, "embedder": EMBEDS, "scorer": SCORES, "classifier": CLASSIFIES}
 
 
 @pytest.mark.parametrize(
-    ("file", "content"),
+    ("check", "served"),
     [
-        ("config.json", None),
-        ("config.json", "{"),
-        ("config.json", '{"vocab_size": "many"}'),
-        ("tokenizer.json", None),
-        ("tokenizer.json", "{}"),
-        ("tokenizer_config.json", '{"chat_template": 5}'),
-        ("chat_template.jinja", "{% for %}"),
+        (check_generates, {"writer", "judge"}),
+        (check_pools, {"embedder", "scorer", "classifier"}),
+        (check_embeds, {"embedder"}),
+        (check_classifies, {"scorer", "classifier"}),
+        (check_scores, {"judge", "embedder", "scorer"}),
     ],
 )
-def test_a_checkpoint_that_cannot_be_read_is_refused_by_file(tmp_path: Path, file: str, content: str | None) -> None:
-    directory = copy_checkpoint("qwen2", tmp_path)
-    if content is None:
-        (directory / file).unlink()
-    else:
-        (directory / file).write_text(content)
-    with pytest.raises(BadCheckpoint, match=str(directory)):
-        load_checkpoint_text(directory, noon)
+def test_an_endpoint_serves_the_models_that_can_and_names_another_to_the_others(
+    check: Callable[[str, ModelUse], None], served: set[str]
+) -> None:
+    for name, use in MODELS.items():
+        if name in served:
+            check(name, use)
+            continue
+        with pytest.raises(ApiError, match=f"'{name}'.*; use /") as refused:
+            check(name, use)
+        assert (refused.value.status, refused.value.detail.code) == (400, "wrong_use_of_model")
 
 
-def test_a_template_may_be_one_of_several_or_missing(tmp_path: Path) -> None:
-    directory = copy_checkpoint("qwen2", tmp_path)
-    (directory / "chat_template.jinja").unlink()
-    assert load_checkpoint_text(directory, noon).template is None
-    named = '{"chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "y"}]}'
-    (directory / "tokenizer_config.json").write_text(named)
-    template = load_checkpoint_text(directory, noon).template
-    assert template is not None
-    assert template.render(CHAT) == "y"
-    shutil.rmtree(directory)
+def test_every_model_generates_makes_vectors_or_gives_scores() -> None:
+    kinds = {name: (use.generates, use.makes_vectors, bool(use.labels)) for name, use in MODELS.items()}
+    assert all(sum(kind) == 1 for kind in kinds.values())
+
+
+def test_an_embedder_scores_pairs_by_two_vectors() -> None:
+    assert {name for name, use in MODELS.items() if use.scores_pairs} == {"judge", "scorer"}

@@ -10,7 +10,7 @@ import pytest
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, ModelRequest, ScaleRequest
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.parameters import REFUSED
-from livescale.services.gateway.parse import parse_body
+from livescale.services.gateway.parse import allowed_values, parse_body
 
 COMPLETION = {"model": "m", "prompt": "abc"}
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -221,3 +221,34 @@ def test_images_and_sounds_are_refused_as_such(part: dict[str, Any]) -> None:
     with pytest.raises(ApiError, match=f"Only text is understood: a part of type '{part['type']}' is not") as refused:
         parse_body(msgspec.json.encode({**CHAT, "messages": [said]}), ChatRequest)
     assert refused.value.detail.param == "messages[0].content[1].type"
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("messages[0].role", ["assistant", "developer", "system", "tool", "user"]),
+        ("tool_choice", ["auto", "none", "required"]),
+        ("tools[0].type", ["function"]),
+        ("response_format.type", ["text", "json_object", "json_schema"]),
+        ("temperature", []),
+        ("messages[0].nothing", []),
+        ("", []),
+    ],
+)
+def test_values_are_found_where_they_are_a_few(path: str, allowed: list[str]) -> None:
+    assert allowed_values(ChatRequest, path) == allowed
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"tool_choice": "maybe"}, "it is one of 'auto', 'none', 'required' (parameter 'tool_choice')."),
+        ({"response_format": {"type": "xml"}}, "it is one of 'text', 'json_object', 'json_schema'"),
+        ({"messages": [{"role": "robot", "content": "a"}]}, "one of 'assistant', 'developer', 'system', 'tool'"),
+    ],
+)
+def test_an_error_about_one_of_a_few_tells_them(wrong: dict[str, Any], message: str) -> None:
+    body = {"messages": [{"role": "user", "content": "a"}], **wrong}
+    with pytest.raises(ApiError) as refused:
+        parse_body(msgspec.json.encode(body), ChatRequest)
+    assert message in refused.value.detail.message

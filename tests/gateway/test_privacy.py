@@ -15,7 +15,7 @@ import structlog
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from livescale.services.gateway import prompts
+from livescale.services.gateway import submission
 from livescale.shared.process import telemetry
 from livescale.shared.process.otlp import Otlp
 from tests.gateway.conftest import ServedGateway, eventually, serve_gateway
@@ -86,7 +86,7 @@ async def fail(served: ServedGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(prompts, "make_submit", broken)
+    monkeypatch.setattr(submission, "make_submit", broken)
     assert "internal_error" in await post(served, "/v1/completions", ASK)
 
 

@@ -5,10 +5,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry, Gauge
 from structlog.testing import capture_logs
 
+from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.metrics import GatewayMetrics
-from livescale.services.gateway.streams import RequestStreams
+from livescale.services.gateway.streams import HeldRequests, RequestStreams
 from livescale.shared.bus.contract import Ack, Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.requests import Replay, Submit, TokenFrame, Tokens
@@ -250,3 +252,27 @@ async def test_a_worker_that_does_not_answer_floods_no_log() -> None:
     await asyncio.wait([receiving])
     await bus.close()
     await worker.close()
+
+
+def test_a_new_request_too_many_is_refused_and_one_that_was_accepted_is_held() -> None:
+    registry = CollectorRegistry()
+    held = HeldRequests(Gauge("held", "Held", registry=registry), most=2)
+    with ExitStack() as waiting:
+        waiting.enter_context(held.hold(is_new=True))
+        waiting.enter_context(held.hold(is_new=False))
+        with pytest.raises(ApiError, match="2 requests already wait") as refused, held.hold(is_new=True):
+            raise AssertionError("it was held")
+        assert refused.value.status == 429
+        waiting.enter_context(held.hold(is_new=False))
+        assert registry.get_sample_value("held") == 3
+    assert registry.get_sample_value("held") == 0
+    with held.hold(is_new=True):
+        assert registry.get_sample_value("held") == 1
+
+
+def test_a_request_that_ends_with_an_error_makes_room() -> None:
+    held = HeldRequests(Gauge("held", "Held", registry=CollectorRegistry()), most=1)
+    with pytest.raises(ValueError, match="the client went away"), held.hold(is_new=True):
+        raise ValueError("the client went away")
+    with held.hold(is_new=True):
+        pass

@@ -5,12 +5,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from livescale.services.gateway.bodies import ChatRequest
 from livescale.services.gateway.chat_template import ChatTemplate, RenderingWay, TemplateRefusal
 from livescale.services.gateway.conversation import ChatMessage
-from livescale.services.gateway.templates import Templates
+from livescale.services.gateway.templates import Templates, rendering_way
+from livescale.services.gateway.tools import FunctionDefinition, Tool
 from tests.gateway.test_chat_template import noon
 
 CHAT = [ChatMessage(role="user", content="語 🙂")]
@@ -139,3 +142,25 @@ async def test_a_rendering_that_is_cancelled_leaves_no_answer_to_the_next() -> N
         rendering.cancel()
         await asyncio.gather(rendering, return_exceptions=True)
         assert await templates.render(made(LINE), CHAT) == "語 🙂"
+
+
+HELLO = [ChatMessage(role="user", content="hello")]
+
+
+def test_a_chat_says_how_it_becomes_a_prompt() -> None:
+    chat: dict[str, Any] = {"model": "m", "messages": HELLO}
+    assert rendering_way(ChatRequest(**chat)) == RenderingWay()
+    assert rendering_way(ChatRequest(**chat, add_generation_prompt=False)) == RenderingWay(False)
+    assert rendering_way(ChatRequest(**chat, continue_final_message=True)) == RenderingWay(False, True)
+    effort = {"reasoning_effort": "low", "enable_thinking": True}
+    assert rendering_way(ChatRequest(**chat, reasoning_effort="low")).variables == effort
+    said = ChatRequest(**chat, reasoning_effort="low", chat_template_kwargs={"enable_thinking": False}, documents=[])
+    assert rendering_way(said).variables == {**effort, "enable_thinking": False, "documents": []}
+
+
+def test_a_template_gets_the_tools_that_may_be_called() -> None:
+    function = FunctionDefinition(name="f", description="F.", parameters={"type": "object"}, strict=False)
+    chat: dict[str, Any] = {"model": "m", "messages": HELLO, "tools": [Tool(function=function)]}
+    told = {"name": "f", "description": "F.", "parameters": {"type": "object"}}
+    assert rendering_way(ChatRequest(**chat)).variables == {"tools": [{"type": "function", "function": told}]}
+    assert rendering_way(ChatRequest(**chat, tool_choice="none")).variables == {}

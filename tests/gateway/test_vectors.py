@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from livescale.services.gateway.checkpoint_text import ModelUse
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.progress import Fresh
-from livescale.services.gateway.uses import ModelUse
 from livescale.services.gateway.vectors import (
     Floats,
     PooledOutput,

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from livescale.services.router.capacity import WorkerCapacity
+from livescale.services.router.admission import WorkerCapacity
 from livescale.services.router.effects import Learn, Lose, StopWork
 from livescale.services.router.parted import HEARD_SECONDS
 from livescale.services.router.policy import RouterPolicy

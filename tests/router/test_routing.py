@@ -1,13 +1,16 @@
 """Where requests go that follow others, and turns of instances: requests wait at each of them, however loaded."""
 
+from hypothesis import given
+from hypothesis import strategies as some
 from msgspec.structs import replace
 
 from livescale.services.router.admission import RouterLimits
+from livescale.services.router.effects import AdmitTo, Lose
 from livescale.services.router.policy import RouterPolicy
 from livescale.shared.messages.live import RequestsMoved
-from livescale.shared.messages.membership import EngineLoad, WorkerReport
-from livescale.shared.messages.requests import Submit
-from tests.router.examples import NOW, admit, entry, hear, load, policy, rated, report, request
+from livescale.shared.messages.membership import EngineLoad, Role, WorkerReport
+from livescale.shared.messages.requests import RequestsEnded, Submit
+from tests.router.examples import NOW, admit, entry, hear, lease, load, policy, rated, report, request
 
 PROMPT = 100
 
@@ -106,3 +109,172 @@ def test_a_conversation_does_not_keep_its_instance() -> None:
 def test_a_request_that_no_turn_could_ever_run_waits_for_none() -> None:
     made = turns(report("a", load(blocks=1)), report("b"))
     assert [worker for _, worker in admit(made, request("1"), request("2"))] == ["b", "b"]
+
+
+def pool(*reports: WorkerReport) -> RouterPolicy:
+    return policy(*reports, disaggregates=True)
+
+
+def pairs(made: RouterPolicy, *requests: Submit) -> list[tuple[str, str | None]]:
+    """Submit, and return who prefills and who decodes each request that is admitted."""
+    for one in requests:
+        made.submit(one, NOW)
+    effects = [effect for effect in made.dispatch(NOW) if isinstance(effect, AdmitTo)]
+    for effect in effects:
+        made.admitted(effect.worker, effect.request.request_id)
+    made.check_invariants()
+    return [(effect.worker, effect.decode) for effect in effects]
+
+
+def prefill(id: str = "p", engine: EngineLoad | None = None, **more: object) -> WorkerReport:
+    return report(id, engine or load(slots=9), role="prefill", **more)
+
+
+def decode(id: str, engine: EngineLoad | None = None, **more: object) -> WorkerReport:
+    return report(id, engine or load(slots=9), role="decode", **more)
+
+
+def test_prompts_go_to_who_prefills_and_then_to_the_instance_with_most_free_blocks() -> None:
+    made = pool(prefill(), decode("d", load(slots=9, used=20)), decode("e", load(slots=9, used=10)))
+    assert pairs(made, request("r")) == [("p", "e")]
+
+
+def test_what_was_promised_is_not_free() -> None:
+    made = pool(prefill(), decode("d", load(slots=9, used=2)), decode("e", load(slots=9)))
+    assert pairs(made, *(request(f"r{n}") for n in range(3))) == [("p", "e"), ("p", "d"), ("p", "e")]
+
+
+def test_instances_on_the_same_machine_come_first() -> None:
+    made = pool(prefill(host="a"), decode("d", host="b"), decode("e", load(slots=9, used=50), host="a"))
+    assert pairs(made, request("r")) == [("p", "e")]
+
+
+def test_who_prefills_decodes_itself_where_nobody_has_room() -> None:
+    full = load(slots=9, used=98)
+    for other in (decode("d", full), decode("d", load(slots=1, running=1)), decode("d", load(slots=9, full=True))):
+        assert pairs(pool(prefill(), other), request("r")) == [("p", None)]
+
+
+def test_a_request_that_begins_with_the_next_step_keeps_nobody_from_decoding_for_others() -> None:
+    made = pool(prefill(), prefill("d"))
+    assert pairs(made, request("a"), request("b")) == [("d", None), ("p", None)]
+    # Its role changes between an admission and the step that begins it: no later report comes for half a second.
+    begins = replace(load(slots=9), waiting_requests=1, waiting_tokens=10)
+    hear(made, decode("d", begins))
+    assert pairs(made, request("r")) == [("p", "d")]
+    for full in (replace(load(slots=9, running=8), waiting_requests=1), replace(begins, kv_full=True)):
+        hear(made, decode("d", full))
+        assert pairs(made, request(f"s{full.kv_full}")) == [("p", None)]
+
+
+def test_what_is_reserved_already_is_not_counted_twice() -> None:
+    made = pool(prefill(), decode("d", load(slots=2, blocks=9)))
+    assert pairs(made, request("r")) == [("p", "d")]
+    hear(made, decode("d", replace(load(slots=2, blocks=9, used=3), reserved_requests=1, reserved_blocks=3)))
+    assert pairs(made, request("s")) == [("p", "d")]
+    assert pairs(made, request("t")) == [("p", None)]
+
+
+def test_a_promise_ends_with_its_request_wherever_that_is_then() -> None:
+    def after(act: str) -> list[tuple[str, str | None]]:
+        made = pool(prefill(engine=load(slots=9)), decode("d", load(slots=1)))
+        assert pairs(made, request("r"), request("s")) == [("p", "d"), ("p", None)]
+        if act == "ended":
+            made.on_ended(RequestsEnded(worker="p", request_ids=["r"]))
+        elif act == "ended there":
+            made.on_ended(RequestsEnded(worker="d", request_ids=["r"]))
+        elif act == "moved and ended":
+            made.on_moved(RequestsMoved(worker="d", previous="p", request_ids=["r"]), NOW)
+            made.on_ended(RequestsEnded(worker="d", request_ids=["r"]))
+        elif act == "moved":
+            made.on_moved(RequestsMoved(worker="d", previous="p", request_ids=["r"]), NOW)
+        return pairs(made, request("t"))
+
+    for act in ("ended", "ended there", "moved and ended"):
+        assert after(act) == [("p", "d")], act
+    for act in ("nothing", "moved"):
+        assert after(act) == [("p", None)], act
+
+
+def test_a_request_is_lost_with_the_worker_that_has_it() -> None:
+    made = pool(prefill(), decode("d"))
+    assert pairs(made, request("r")) == [("p", "d")]
+    assert made.on_lease(lease("d", "dead")) == []
+    assert made.on_lease(lease("p", "dead")) == [Lose("gateway-0", "r", "p is gone: said so")]
+    assert pairs(pool(prefill(), decode("d")), request("r")) == [("p", "d")]
+
+
+def test_when_the_last_who_prefills_is_gone_those_who_decode_do_everything() -> None:
+    made = pool(prefill(), decode("d"))
+    made.on_lease(lease("p", "dead"))
+    assert pairs(made, request("r")) == [("d", None)]
+
+
+def test_when_the_last_who_decodes_is_gone_those_who_prefill_do_everything() -> None:
+    made = pool(prefill(), decode("d"))
+    made.on_lease(lease("d", "dead"))
+    assert pairs(made, request("r")) == [("p", None)]
+
+
+def test_an_instance_that_still_loads_takes_prompts_whatever_its_role_and_decodes_nothing() -> None:
+    made = pool(prefill(engine=load(slots=1, running=1)), decode("d", state="live"))
+    assert pairs(made, request("r")) == [("d", None)]
+    assert pairs(pool(prefill(state="live"), decode("d")), request("r")) == [("p", None)]
+
+
+def test_a_prompt_waits_for_who_prefills_as_long_as_one_is_there() -> None:
+    made = pool(prefill(engine=load(slots=1, running=1)), decode("d"))
+    assert pairs(made, request("r")) == []
+    hear(made, prefill(engine=load(slots=1)))
+    assert pairs(made) == [("p", "d")]
+
+
+def test_an_instance_without_a_role_does_everything_and_helps_those_that_prefill() -> None:
+    assert pairs(pool(report("c", load(slots=9))), request("r")) == [("c", None)]
+    assert pairs(pool(report("q", load(slots=9)), prefill()), request("r")) == [("p", "q")]
+
+
+def test_a_role_counts_from_the_next_request_on() -> None:
+    made = pool(prefill(), decode("d"))
+    assert pairs(made, request("r")) == [("p", "d")]
+    hear(made, prefill("d", load(slots=9)))
+    hear(made, decode("p", load(slots=9, running=1)))
+    assert pairs(made, request("s")) == [("d", "p")]
+
+
+def test_a_conversation_is_decoded_where_its_last_request_was() -> None:
+    made = pool(prefill(), decode("d"), decode("e", load(slots=9, used=5)))
+    assert pairs(made, request("r", context_id="c")) == [("p", "d")]
+    made.on_moved(RequestsMoved(worker="d", previous="p", request_ids=["r"]), NOW)
+    made.on_ended(RequestsEnded(worker="d", request_ids=["r"]))
+    hear(made, decode("d", load(slots=9, used=50)))
+    assert pairs(made, request("s", context_id="c")) == [("p", "d")]
+
+
+def test_without_disaggregation_and_with_several_ranks_roles_change_nothing() -> None:
+    assert pairs(policy(prefill(), decode("d")), request("r")) == [("d", None)]
+    made = pool(prefill(), decode("d"))
+    made.on_models([replace(entry("m"), spec=replace(entry("m").spec, tensor_parallel_size=2, disaggregation="on"))])
+    assert pairs(made, request("r")) == [("d", None)]
+
+
+def test_a_model_s_own_setting_goes_before_that_of_the_system() -> None:
+    for disaggregates, own, expected in ((False, "on", ("p", "d")), (True, "off", ("d", None))):
+        made = policy(prefill(), decode("d"), disaggregates=disaggregates)
+        made.on_models([replace(entry("m"), spec=replace(entry("m").spec, disaggregation=own))])
+        assert pairs(made, request("r")) == [expected]
+
+
+ROLES: list[Role | None] = [None, "colocated", "prefill", "decode"]
+
+
+@given(some.lists(some.sampled_from(ROLES), min_size=1, max_size=5), some.integers(1, 8))
+def test_whatever_the_roles_as_many_requests_are_served_as_there_are_slots_among_who_prefills(
+    roles: list[Role | None], count: int
+) -> None:
+    made = pool(*(report(f"w{n}", load(slots=2), role=role) for n, role in enumerate(roles)))
+    able = [role for role in roles if role != "decode"] or roles
+    placed = pairs(made, *(request(f"r{n}") for n in range(count)))
+    assert 0 < len(placed) <= min(count, 2 * len(able))
+    for worker, other in placed:
+        assert other is None or (worker != other and roles[int(worker[1:])] == "prefill")

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from livescale.services.supervisor.checks import BadSettings
-from livescale.services.supervisor.lora_settings import LoraSettings
 from livescale.services.supervisor.loras import adapter_specs, unread_adapters
-from livescale.services.supervisor.model_settings import ModelSettings
+from livescale.services.supervisor.model_settings import LoraSettings, ModelSettings
 from livescale.services.supervisor.settings import StackSettings
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry, Snapshot

@@ -3,12 +3,12 @@ to scale until the first byte."""
 
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 
 import click
 import uvloop
-from msgspec import structs
 
 from livescale.load.bench.control.bare_hops import STEP_SECONDS, bare_hops
 from livescale.load.bench.control.bare_stream import bare_stream
@@ -37,25 +37,15 @@ from livescale.load.bench.control.ways import (
     in_turns,
     open_loop,
 )
-from livescale.load.bench.losses import Losses, watched_stack
 from livescale.load.bench.record import RecordPrinter
-from livescale.load.bench.samples import BenchFailed, renewable
-from livescale.load.bench.scales import there_and_back
+from livescale.load.bench.run import measuring
+from livescale.load.bench.system import BenchSystem, Launcher, renewable
 from livescale.load.client import LoadClient, open_client
 from livescale.load.engine_alone import engine_alone
-from livescale.load.kept import kept_model, logged
-from livescale.services.supervisor.commands import NATS
-from livescale.services.supervisor.model_settings import ModelSettings
-from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import StackSettings
-from livescale.services.supervisor.stack import Stack
-from livescale.shared.bus.contract import Bus
-from livescale.shared.messages.registry import AskModels, Register
-from livescale.shared.subjects import MODELS, REGISTER
+from livescale.load.kept import kept_model
 
 LOAD_SHARE = 0.7
 ANSWER_SECONDS = 60.0
-BETWEEN = {"gateway": "gateway-0", "router": "router-0", "bus": NATS}
 
 
 @click.command()
@@ -85,36 +75,35 @@ def control(requests: int, scales: int) -> None:
     """
     printer = RecordPrinter(BENCH)
     checkpoint = kept_model("tiny", printer.progress)
-    try:
-        with logged() as echo:
-            uvloop.run(run(printer, checkpoint, requests, scales, echo))
-    except BenchFailed as error:
-        raise click.ClickException(str(error)) from None
+    with measuring(printer) as launcher:
+        uvloop.run(run(printer, checkpoint, requests, scales, launcher))
     if not printer.finish():
         sys.exit(1)
 
 
-async def run(printer: RecordPrinter, checkpoint: Path, requests: int, scales: int, echo: Echo) -> None:
-    make = partial(watched_stack, stack_settings(checkpoint), printer.progress, echo)
-    async with renewable(make) as stacks, engine_alone(checkpoint, "float32") as engine:
-        stack, _ = stacks.now
-        async with open_client(stack.url, MODEL, ANSWER_SECONDS) as client:
+async def run(printer: RecordPrinter, checkpoint: Path, requests: int, scales: int, launcher: Launcher) -> None:
+    async with (
+        renewable(partial(start, launcher, checkpoint)) as systems,
+        engine_alone(checkpoint, "float32") as engine,
+    ):
+        system = systems.now
+        async with open_client(system.url, MODEL, ANSWER_SECONDS) as client:
             ways = {GATEWAY: partial(fetch, client), ENGINE: partial(ask_engine, engine)}
-            latencies = await measure_latencies(printer, stack, ways, requests)
-            costs, bare = await measure_cpu(printer, stack, client, requests)
+            latencies = await measure_latencies(printer, system.stack.nats_url, ways, requests)
+            costs, bare = await measure_cpu(printer, system, client, requests)
         firsts = []
         for number in range(scales):
             printer.progress(f"scale {number + 1} of {scales}")
-            firsts.append(await printer.samples.take_async(lambda: first_byte(*stacks.now), stacks.renew))
+            firsts.append(await printer.samples.take_async(lambda: first_byte(systems.now), systems.renew))
     for record in (*rows(latencies, firsts), *cost_rows(costs, bare)):
         printer.emit(record)
 
 
 async def measure_latencies(
-    printer: RecordPrinter, stack: Stack, ways: Mapping[str, AskOnce], requests: int
+    printer: RecordPrinter, nats_url: str, ways: Mapping[str, AskOnce], requests: int
 ) -> PathLatencies:
     """Idle in turns, also over bare processes; then under 70 % of what the gateway takes, one way after the other."""
-    with bare_hops(stack.nats_url) as url:
+    with bare_hops(nats_url) as url:
         async with open_client(url, MODEL, ANSWER_SECONDS) as bare:
             printer.progress(f"{requests} requests each way, one at a time")
             idle = await in_turns({**ways, HOPS: partial(fetch, bare)}, requests)
@@ -127,14 +116,12 @@ async def measure_latencies(
 
 
 async def measure_cpu(
-    printer: RecordPrinter, stack: Stack, client: LoadClient, requests: int
+    printer: RecordPrinter, system: BenchSystem, client: LoadClient, requests: int
 ) -> tuple[dict[str, Cost], Cost]:
     """Measure the CPU time of the processes between client and worker, and of a bare stream at the same pace with the
     same client."""
     printer.progress(f"CPU of {requests} requests with {FEW} and with {MANY} tokens each")
-    children = stack.supervisor.children
-    pids = {name: children[child].pid or 0 for name, child in BETWEEN.items()}
-    costs = await measure_costs(pids, partial(fetch, client), requests, CONCURRENCY)
+    costs = await measure_costs(system.between(), partial(fetch, client), requests, CONCURRENCY)
     printer.progress("the same of a bare stream")
     gap = max(cost.gap for cost in costs.values())
     with bare_stream(gap) as (url, pid):
@@ -144,29 +131,20 @@ async def measure_cpu(
     return costs, bare["bare"]
 
 
-def stack_settings(checkpoint: Path) -> StackSettings:
+def start(launcher: Launcher, checkpoint: Path) -> AbstractAsyncContextManager[BenchSystem]:
     """One instance and a spare worker that stays one, whatever the load."""
-    model = ModelSettings(name=MODEL, path=str(checkpoint), max_instances=1, downscale_delay_s=3600)
-    return StackSettings(
-        models=(model,),
+    return launcher.start(
+        checkpoint,
+        {"max_instances": 1, "downscale_delay_s": 3600},
         workers=2,
-        port=0,
-        device="cpu",
         dtype="float32",
         share_memory="off",
         keep_parameters=False,  # each scale is to move them
     )
 
 
-async def allow_two(bus: Bus) -> None:
-    """Let the model have the spare worker too."""
-    models = await bus.call(MODELS, AskModels(), timeout=5.0)
-    spec = structs.replace(models.models[0].spec, max_instances=2)
-    await bus.call(REGISTER, Register(spec=spec), timeout=5.0)
-
-
-async def first_byte(stack: Stack, losses: Losses) -> float:
+async def first_byte(system: BenchSystem) -> float:
     """Scale out by one and back; seconds from the decision to the first byte at the new worker."""
-    await allow_two(stack.bus)
-    record = await losses.over(partial(there_and_back, stack.bus, MODEL, 2))
+    await system.allow(2)  # the spare worker too
+    record = await system.there_and_back(2)
     return next(phase.at for phase in record.phases if phase.name == "first_byte") - record.decision.at

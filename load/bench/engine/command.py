@@ -1,11 +1,9 @@
 """`livescale bench engine`: one worker's engine on one core, side by side with others in one run."""
 
-import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import get_args
 
 import click
@@ -16,64 +14,19 @@ from livescale.load.bench.engine.page import rate_table, write_page
 from livescale.load.bench.engine.processes import EngineProcessFailed
 from livescale.load.bench.engine.rows import BENCH, OWN, SizeRun, rows, values, worker_rows
 from livescale.load.bench.engine.run import measure_python, measure_size
-from livescale.load.bench.options import kernels_option, rounds_option
-from livescale.load.bench.page import report_option
+from livescale.load.bench.engine.start import spare_seconds
 from livescale.load.bench.record import RecordPrinter
-from livescale.load.kept import KEPT, kept_model, logged
-from livescale.load.report import check_report_path
+from livescale.load.bench.run import kernels_option, measuring, report_option, rounds_option
+from livescale.load.kept import KEPT, kept_model
 from livescale.load.sizes import Size
-from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import StackSettings
-from livescale.services.supervisor.stack import Stack
 from livescale.services.worker.engine.kernels.variants import KernelsName
-from livescale.shared.messages.registry import AskSnapshot
 from livescale.shared.model.automatic_form import AskedDType, find_form
-from livescale.shared.runtime.clock import Clock, SystemClock
-from livescale.shared.subjects import SNAPSHOT
 
-WORKER = "worker-0"
-POLL_SECONDS = 0.01
-START_SECONDS = 60.0
 SIZES: Mapping[str, Size] = {"30m": "small", "120m": "medium", "500m": "large"}
 MOST_LOST = 0.1
 LOG = KEPT / "bench-engine.log"
 
 option = partial(click.option, show_default=True, show_envvar=True)
-
-
-async def spare_seconds(repeats: int, tell: Callable[[str], None], echo: Echo) -> float:
-    """The median of a worker that is started again and again. Raises EngineProcessFailed, and as Stack does."""
-    async with Stack(StackSettings(workers=1, port=0, device="cpu"), progress=tell, echo=echo) as stack:
-        return median([await restarted(stack) for _ in range(repeats)])
-
-
-async def restarted(stack: Stack) -> float:
-    """It joins once its memory is there and others can reach it."""
-    worker, clock = stack.supervisor.children[WORKER], SystemClock()
-    pid = worker.pid
-
-    async def is_started() -> bool:
-        return worker.pid != pid
-
-    async def has_joined() -> bool:
-        snapshot = await stack.bus.call(SNAPSHOT, AskSnapshot(), timeout=START_SECONDS)
-        return any(member.pid == worker.pid and member.lease == "alive" for member in snapshot.members)
-
-    stack.supervisor.restart(WORKER)
-    await until(is_started, clock)
-    began = clock.now()
-    await until(has_joined, clock)
-    return clock.now() - began
-
-
-async def until(happened: Callable[[], Awaitable[bool]], clock: Clock) -> None:
-    """Raises EngineProcessFailed where it takes too long."""
-    deadline = clock.now() + START_SECONDS
-    while clock.now() < deadline:
-        if await happened():
-            return
-        await asyncio.sleep(POLL_SECONDS)
-    raise EngineProcessFailed(f"{WORKER} did not join within {START_SECONDS:g} s")
 
 
 @click.command()
@@ -115,7 +68,6 @@ def engine(
     To emulate a CPU without AVX-512, use --kernels portable, ATEN_CPU_CAPABILITY=avx2 and ONEDNN_MAX_CPU_ISA=AVX2: then
     all engines use the same instructions.
     """
-    check_report_path(report)
     printer = RecordPrinter(BENCH)
     checkpoints = {size: kept_model(SIZES[size], printer.progress) for size in SIZES if size in sizes}
     runs: list[SizeRun] = []
@@ -136,8 +88,8 @@ def engine(
             printer.progress("what a layer costs besides its kernels")
             cost = measure_python(next(iter(checkpoints.values())), kernels, log)
         printer.progress("a worker's start, in a whole system")
-        with logged() as echo:
-            spare = uvloop.run(spare_seconds(rounds, printer.progress, echo))
+        with measuring(printer) as launcher:
+            spare = uvloop.run(spare_seconds(launcher, rounds))
         for record in worker_rows(cost, spare):
             printer.emit(record)
     except EngineProcessFailed as error:

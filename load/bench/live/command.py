@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import click
 import uvloop
@@ -15,23 +15,18 @@ import uvloop
 from livescale.load.bench.live.page import write_page
 from livescale.load.bench.live.rows import LiveMeasurements, curve, rows
 from livescale.load.bench.live.steps import LiveRun, StepLog
-from livescale.load.bench.live.system import DTYPE, LiveBenchSystem, asks, live_bench_system
-from livescale.load.bench.page import report_option
+from livescale.load.bench.live.system import DTYPE, LiveBenchSystem, asks, live_bench_system, model_blocks
 from livescale.load.bench.record import RecordPrinter
-from livescale.load.bench.run import run_bench
-from livescale.load.bench.samples import Renewable, renewable
+from livescale.load.bench.run import report_option, run_bench
+from livescale.load.bench.system import Launcher, Renewable, renewable
 from livescale.load.engine_alone import undisturbed
 from livescale.load.records import Ask
-from livescale.load.sizes import Size
-from livescale.services.supervisor.processes import Echo
 from livescale.shared.messages.transfers import LiveMode
-from livescale.shared.model.block_layout import block_layouts
-from livescale.shared.model.checkpoint import load_model_config
 
 T = TypeVar("T")
 
 BENCH = "live"
-SIZE: Size = "large"
+SIZE: Final = "large"
 REQUESTS, PROMPT, STREAM_TOKENS = 12, 300, 32
 LONG_REQUESTS, LONG_PROMPT = 4, 511  # and the token that follows
 QUIET_REQUESTS, QUIET_LANES = 8, 4
@@ -64,27 +59,26 @@ def live(repeats: int, report: Path) -> None:
         BENCH,
         SIZE,
         report,
-        lambda printer, checkpoint, echo: uvloop.run(measure(printer, checkpoint, repeats, echo)),
+        lambda printer, checkpoint, launcher: uvloop.run(measure(printer, checkpoint, repeats, launcher)),
         lambda done, printer: write_page(report, done, printer.records, repeats, printer.conditions()),
     )
 
 
-async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, echo: Echo) -> LiveMeasurements:
+async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, launcher: Launcher) -> LiveMeasurements:
     """Run every mode `repeats` times. Raises BenchFailed if a system does not do what is measured."""
-    config = load_model_config(checkpoint)
-    blocks = [layout.size_bytes for layout in block_layouts(config, DTYPE)]
+    layers, blocks = model_blocks(checkpoint)
     printer.progress("an undisturbed engine answers the same requests")
     requests, long = asks(REQUESTS, PROMPT, STREAM_TOKENS), asks(LONG_REQUESTS, LONG_PROMPT, 1, first=REQUESTS)
     expected = await undisturbed(checkpoint, DTYPE, [*requests, *long])
-    steps = StepLog(echo, config.num_hidden_layers)
+    steps = StepLog(launcher.echo, layers)
     printer.progress("a system whose links are not shaped yet")
-    async with renewable(lambda: live_bench_system(checkpoint, UNSHAPED, steps, expected, printer.progress)) as systems:
+    system = partial(live_bench_system, launcher, checkpoint, steps=steps, expected=expected)
+    async with renewable(partial(system, UNSHAPED)) as systems:
         done = LiveMeasurements(blocks, await layer_seconds(systems, printer))
     for factor in (FACTOR, *(factor for factor in FACTORS if factor != FACTOR)):
         rate = blocks[1] / (factor * done.layer)
         printer.progress(f"a system whose links carry {rate / 1e6:.0f} MB/s: a block takes {factor:g} layers")
-        make = partial(live_bench_system, checkpoint, rate, steps, expected, printer.progress)
-        async with renewable(make) as systems:
+        async with renewable(partial(system, rate)) as systems:
             bench = LiveBench(printer, systems, done)
             if factor == FACTOR:
                 done.rate = rate

@@ -3,8 +3,8 @@ there: a system of one worker, with room for one of two adapters."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -13,18 +13,15 @@ from tempfile import TemporaryDirectory
 from livescale.load.bench.models.adapters import ALPHA, RANK
 from livescale.load.bench.record import Record, measured
 from livescale.load.bench.samples import BenchFailed
+from livescale.load.bench.system import ONE_INSTANCE, BenchSystem, Launcher
 from livescale.load.client import LoadClient, open_client
 from livescale.load.make_adapter import make_adapter
 from livescale.load.records import Ask, find_fault
 from livescale.services.host.adapter import open_adapter
-from livescale.services.supervisor.lora_settings import LoraSettings
-from livescale.services.supervisor.model_settings import ModelSettings
-from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import StackSettings
-from livescale.services.supervisor.stack import Progress, Stack
+from livescale.services.supervisor.model_settings import LoraSettings
 from livescale.shared.model.checkpoint import load_model_config
 
-MODEL, NAMES = "bench", ("one", "other")
+NAMES = "one", "other"
 RATE = 100e6  # bytes a second of every link
 PROMPT_TOKENS, TOKENS = 16, 2
 ANSWER_SECONDS = 60.0
@@ -43,7 +40,7 @@ class FetchTimes:
     resident: list[float] = field(default_factory=list)
 
 
-async def measure_fetches(checkpoint: Path, rounds: int, tell: Progress, echo: Echo, rank: int = RANK) -> FetchTimes:
+async def measure_fetches(launcher: Launcher, checkpoint: Path, rounds: int, rank: int = RANK) -> FetchTimes:
     """Ask for each of two adapters twice, `rounds` times, after a round that warms up. Each evicts the other.
 
     Raises BenchFailed where an answer is not whole, or where it is not every first of two requests that fetches.
@@ -53,7 +50,7 @@ async def measure_fetches(checkpoint: Path, rounds: int, tell: Progress, echo: E
     def counted(name: str, line: str) -> None:
         nonlocal fetched
         fetched += FETCHED in line
-        echo(name, line)
+        launcher.echo(name, line)
 
     async with AsyncExitStack() as running:
         made = Path(running.enter_context(TemporaryDirectory()))
@@ -62,13 +59,15 @@ async def measure_fetches(checkpoint: Path, rounds: int, tell: Progress, echo: E
         }
         config = load_model_config(checkpoint)
         times = FetchTimes(open_adapter(adapters[NAMES[0]], config, "bfloat16").size_bytes)
-        settings = stack_settings(checkpoint, adapters, times.size_bytes)
-        stack = await running.enter_async_context(Stack(settings, progress=tell, echo=counted))
-        clients = [await running.enter_async_context(open_client(stack.url, name, ANSWER_SECONDS)) for name in NAMES]
+        start = _start(replace(launcher, echo=counted), checkpoint, adapters, times.size_bytes)
+        system = await running.enter_async_context(start)
+        clients = [await running.enter_async_context(open_client(system.url, name, ANSWER_SECONDS)) for name in NAMES]
         for client in clients:
             await _until_read(client)
         for number in range(rounds + 1):
-            tell(f"first tokens with an adapter that is fetched and one that is there, {number} of {rounds} rounds")
+            launcher.progress(
+                f"first tokens with an adapter that is fetched and one that is there, {number} of {rounds} rounds"
+            )
             for client in clients:
                 for kind, seconds in (("absent", times.absent), ("resident", times.resident)):
                     before = fetched
@@ -98,14 +97,15 @@ async def _first_token(client: LoadClient, number: int) -> float:
     return record.token_at[0] - record.due
 
 
-def stack_settings(checkpoint: Path, adapters: Mapping[str, Path], size_bytes: int) -> StackSettings:
+def _start(
+    launcher: Launcher, checkpoint: Path, adapters: Mapping[str, Path], size_bytes: int
+) -> AbstractAsyncContextManager[BenchSystem]:
     """One worker, with room for one adapter of this size and not for two."""
-    return StackSettings(
-        models=(ModelSettings(name=MODEL, path=str(checkpoint), min_instances=1, max_instances=1),),
+    return launcher.start(
+        checkpoint,
+        ONE_INSTANCE,
         loras=tuple(LoraSettings(name=name, path=str(path)) for name, path in adapters.items()),
         workers=1,
-        port=0,
-        device="cpu",
         dtype="bfloat16",
         max_model_len=PROMPT_TOKENS + TOKENS,
         link_rate=RATE,

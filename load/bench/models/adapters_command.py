@@ -5,10 +5,9 @@ import sys
 import click
 import uvloop
 
-from livescale.load.bench.options import kernels_option, rounds_option
 from livescale.load.bench.record import RecordPrinter
-from livescale.load.bench.samples import BenchFailed
-from livescale.load.kept import kept_model, logged
+from livescale.load.bench.run import kernels_option, measuring, rounds_option
+from livescale.load.kept import kept_model
 from livescale.load.sizes import Size
 from livescale.services.worker.engine.kernels.variants import KernelsName, choose_kernels
 
@@ -43,11 +42,8 @@ def adapters(size: Size, rounds: int, kernels: KernelsName) -> None:
     times = measure_adapters(checkpoint, choose_kernels(kernels).kernels, rounds, printer.progress)
     for record in adapter_rows(BENCH, times):
         printer.emit(record)
-    try:
-        with logged() as echo:
-            fetches = uvloop.run(measure_fetches(checkpoint, FETCH_ROUNDS, printer.progress, echo))
-    except BenchFailed as error:
-        raise click.ClickException(str(error)) from None
+    with measuring(printer) as launcher:
+        fetches = uvloop.run(measure_fetches(launcher, checkpoint, FETCH_ROUNDS))
     for record in fetch_rows(BENCH, fetches):
         printer.emit(record)
     sys.exit(0 if printer.finish() else 1)

@@ -30,10 +30,9 @@ from livescale.load.bench.models.rows import (
     scale_rows,
 )
 from livescale.load.bench.models.scales import measure_scales
-from livescale.load.bench.options import kernels_option, rounds_option
 from livescale.load.bench.record import Record, RecordPrinter
-from livescale.load.bench.samples import BenchFailed
-from livescale.load.kept import KEPT, kept_model, logged
+from livescale.load.bench.run import kernels_option, measuring, rounds_option
+from livescale.load.kept import KEPT, kept_model
 from livescale.load.peers.protocol import AskMultiply, AskRead, MemoryRate, StepSeconds
 from livescale.load.sizes import Quantized, Size
 from livescale.services.host.checkpoint import open_checkpoint
@@ -111,7 +110,7 @@ def models(families: Sequence[str], rounds: int, size: Size, kernels: KernelsNam
                 _with_fp8_kv(printer, "qwen2", rounds, size, kernels, log)
             if "scales" in only and SCALED[0] in families:
                 _scale_outs(printer, rounds, size)
-        except (EngineProcessFailed, BenchFailed) as error:
+        except EngineProcessFailed as error:
             raise click.ClickException(f"{error}; see {LOG}") from None
     sys.exit(0 if printer.finish() else 1)
 
@@ -212,8 +211,8 @@ def _with_fp8_kv(
 def _scale_outs(printer: RecordPrinter, rounds: int, size: Size) -> None:
     family, how = SCALED
     checkpoints = [kept_model(size, printer.progress, family, one) for one in (how, None)]
-    with logged() as echo:
-        own, wide = uvloop.run(measure_scales(printer, checkpoints, rounds, echo))
+    with measuring(printer) as launcher:
+        own, wide = uvloop.run(measure_scales(printer, checkpoints, rounds, launcher))
     for record in scale_rows(f"{family} in {how}", own, wide):
         printer.emit(record)
 

@@ -8,11 +8,10 @@ import click
 
 from livescale.load.bench.engine.processes import EngineProcessFailed
 from livescale.load.bench.models.embeddings import embedding_rows, measure_embeddings
-from livescale.load.bench.options import kernels_option, rounds_option
-from livescale.load.bench.page import render_bench, report_option
+from livescale.load.bench.page import render_bench
 from livescale.load.bench.record import RecordPrinter
+from livescale.load.bench.run import kernels_option, report_option, rounds_option
 from livescale.load.kept import KEPT, kept_model
-from livescale.load.report import check_report_path
 from livescale.load.sizes import Size
 from livescale.services.worker.engine.kernels.variants import KernelsName
 
@@ -41,7 +40,6 @@ def embeddings(sizes: Sequence[str], rounds: int, kernels: KernelsName, report: 
     Each has one thread, computes in bfloat16 and gets the same token ids; they run in turn. Rates are texts a second of
     CPU time. sentence-transformers is one of the peers that `make bench-peers` installs.
     """
-    check_report_path(report)
     printer = RecordPrinter(BENCH)
     LOG.parent.mkdir(parents=True, exist_ok=True)
     try:

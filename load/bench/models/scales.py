@@ -5,43 +5,35 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from msgspec.structs import replace
-
-from livescale.load.bench.losses import watched_stack
 from livescale.load.bench.record import RecordPrinter
-from livescale.load.bench.samples import renewable
-from livescale.load.bench.scales import there_and_back
-from livescale.load.bench.transfer.scale import MODEL, stack_settings
-from livescale.services.supervisor.processes import Echo
-from livescale.shared.messages.registry import AskModels
+from livescale.load.bench.system import Launcher, renewable
+from livescale.load.bench.transfer.scale import start_spare
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.runtime.settings import LinkSettings
-from livescale.shared.subjects import MODELS
 
 RATE = 100e6  # bytes a second of every link
 
 
 async def measure_scales(
-    printer: RecordPrinter, checkpoints: Sequence[Path], rounds: int, echo: Echo
+    printer: RecordPrinter, checkpoints: Sequence[Path], rounds: int, launcher: Launcher
 ) -> list[tuple[int, float]]:
     """Of each checkpoint the model's bytes, and the seconds from a decision until a new worker has them. Raises
     BenchFailed."""
-    return [await _measure(printer, checkpoint, rounds, echo) for checkpoint in checkpoints]
+    return [await _measure(printer, checkpoint, rounds, launcher) for checkpoint in checkpoints]
 
 
-async def _measure(printer: RecordPrinter, checkpoint: Path, rounds: int, echo: Echo) -> tuple[int, float]:
-    settings = replace(stack_settings(checkpoint, LinkSettings(link_rate=RATE), 1), dtype="bfloat16")
-    async with renewable(lambda: watched_stack(settings, printer.progress, echo)) as stacks:
-        models = await stacks.now[0].bus.call(MODELS, AskModels(), timeout=5.0)
+async def _measure(printer: RecordPrinter, checkpoint: Path, rounds: int, launcher: Launcher) -> tuple[int, float]:
+    start = partial(start_spare, launcher, checkpoint, LinkSettings(link_rate=RATE), 1, "bfloat16")
+    async with renewable(start) as systems:
+        size_bytes = await systems.now.model_bytes()
 
         async def out_and_back() -> ScaleRecord:
-            stack, losses = stacks.now
-            return await losses.over(partial(there_and_back, stack.bus, MODEL, 2))
+            return await systems.now.there_and_back(2)
 
         seconds = []
         for number in range(rounds):
             printer.progress(f"{checkpoint.name}: scale {number + 1} of {rounds}")
-            record = await printer.samples.take_async(out_and_back, stacks.renew)
+            record = await printer.samples.take_async(out_and_back, systems.renew)
             times = {phase.name: phase.at for phase in record.phases}
             seconds.append(times["whole"] - record.decision.at)
-    return models.models[0].size_bytes, median(seconds)
+    return size_bytes, median(seconds)

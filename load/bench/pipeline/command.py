@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 import uvloop
 
-from livescale.load.bench.page import report_option
 from livescale.load.bench.pipeline.page import write_page
 from livescale.load.bench.pipeline.rows import BENCH, FORMED_RUNS, PipelineRun, rows
 from livescale.load.bench.pipeline.system import (
@@ -18,13 +17,10 @@ from livescale.load.bench.pipeline.system import (
     PipelineBenchSystem,
     kept_even_model,
     pipeline_bench_system,
-    stack_settings,
 )
 from livescale.load.bench.record import RecordPrinter
-from livescale.load.bench.samples import BenchFailed, Renewable, renewable
-from livescale.load.kept import logged
-from livescale.load.report import check_report_path
-from livescale.services.supervisor.processes import Echo
+from livescale.load.bench.run import measuring, report_option
+from livescale.load.bench.system import Launcher, Renewable, renewable
 from livescale.shared.messages.transfers import LiveMode
 from livescale.shared.model.latency import find_latency
 from livescale.shared.runtime.settings import SwitchKv
@@ -63,29 +59,27 @@ def pipeline(repeats: int, rate: float, report: Path) -> None:
     With k = 2 pipelines have to form in each of at least ten runs. With k = 1 none forms, as an instance is complete
     nearly as soon as a pipeline could be; the table shows what one could have gained at most.
     """
-    check_report_path(report)
     printer = RecordPrinter(BENCH)
     checkpoint = kept_even_model(printer.progress)
-    try:
-        with logged() as echo:
-            runs = uvloop.run(measure(printer, checkpoint, repeats, rate * 1e6, echo))
+    with measuring(printer) as launcher:
+        runs = uvloop.run(measure(printer, checkpoint, repeats, rate * 1e6, launcher))
         # The share of a worker of a pipeline of two is half of what its leader has room for.
         for record in rows(runs, find_latency(PROFILE), SPEED, PROMPT + TOKENS // 2, ROOM // 2):
             printer.emit(record)
-    except BenchFailed as error:
-        raise click.ClickException(str(error)) from None
     kept = printer.finish()
     write_page(report, runs, printer.records, repeats, printer.conditions())
     printer.progress(f"Report: {report}")
     sys.exit(0 if kept else 1)
 
 
-async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, rate: float, echo: Echo) -> list[PipelineRun]:
+async def measure(
+    printer: RecordPrinter, checkpoint: Path, repeats: int, rate: float, launcher: Launcher
+) -> list[PipelineRun]:
     """Run every case `repeats` times. Raises BenchFailed if a scale does not come to its end."""
     runs, tokens = list[PipelineRun](), dict[int, list[int]]()
     for switch_kv, cases in CASES.items():
-        told = stack_settings(checkpoint, rate, PROFILE, SPEED, switch_kv)
-        async with renewable(partial(pipeline_bench_system, told, tokens, printer.progress, echo)) as systems:
+        make = partial(pipeline_bench_system, launcher, checkpoint, rate, PROFILE, SPEED, switch_kv, tokens)
+        async with renewable(make) as systems:
             more = (FORMING,) * forming_runs(repeats) if switch_kv == "auto" else ()
             asked = cases * repeats + more
             for number, (sources, mode) in enumerate(asked, 1):

@@ -9,36 +9,32 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from livescale.load.bench.live.system import Watch, asks, following
+from livescale.load.bench.live.system import asks
 from livescale.load.bench.pipeline.rows import PipelineRun
 from livescale.load.bench.samples import BenchFailed
-from livescale.load.bench.scales import SCALE_SECONDS, scaled
+from livescale.load.bench.system import BY_HAND, MIB, MODEL, SCALE_SECONDS, BenchSystem, Launcher, parameter_bytes
 from livescale.load.bench.transfer.disk_model import write_llama
+from livescale.load.bench.watch import PATIENCE_SECONDS, Watch
 from livescale.load.client import LoadClient, open_client
 from livescale.load.kept import KEPT, kept_model
 from livescale.load.records import find_fault
 from livescale.services.planner.plans.network import BUSY_SHARE
-from livescale.services.supervisor.model_settings import ModelSettings
-from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import StackSettings
-from livescale.services.supervisor.stack import Stack
-from livescale.shared.messages.registry import AskSnapshot, Snapshot
+from livescale.shared.messages.registry import Snapshot
 from livescale.shared.messages.transfers import LiveMode
 from livescale.shared.runtime.settings import SwitchKv
-from livescale.shared.subjects import SNAPSHOT
 
-MODEL, HOST = "bench", "host-0"
+HOST = "host-0"
 NEW = 4  # instances: sub-groups are of equal size with one source and with two
 VOCABULARY, HIDDEN, INTERMEDIATE, LAYERS = 8_009, 512, 2_048, 4  # embedding, layers and head are alike
 PROMPT, TOKENS, REQUESTS = 256, 32, 150
 ROOM = 8  # requests that a worker has KV blocks for
 CONTEXT = 1_024
-MIB = 1024 * 1024
 KV_BYTES = ROOM * (PROMPT + TOKENS) * 2 * 2 * HIDDEN * LAYERS  # in bfloat16
-PATIENCE_SECONDS = 60.0
 # The share of a link above which a plan takes nothing from its node. Traffic of the run before has to fade below it, or
 # only one source would be left, and no pipeline.
 TRAFFIC_LEFT = BUSY_SHARE / 10
+
+Tokens = dict[int, list[int]]  # of answers, by request
 
 
 def kept_even_model(tell: Callable[[str], None]) -> Path:
@@ -61,10 +57,10 @@ def kept_even_model(tell: Callable[[str], None]) -> Path:
 class PipelineBenchSystem:
     """One instance serves, and NEW workers are spare, between runs. `tokens`: of the first run, by request."""
 
-    stack: Stack
+    system: BenchSystem
     watch: Watch
     client: LoadClient
-    tokens: dict[int, list[int]]
+    tokens: Tokens
     switch_kv: SwitchKv
     link_rate: float
 
@@ -80,22 +76,21 @@ class PipelineBenchSystem:
             await self.watch.until(
                 lambda: self.watch.requests + sum(one.done() for one in sending) >= REQUESTS, "all requests wait"
             )
-            done = await scaled(self.stack.bus, MODEL, 1 + NEW, mode)
+            done = await self.system.scale(1 + NEW, mode)
             records = await asyncio.gather(*sending)
         for each in records:
             right = self.tokens.setdefault(each.index, each.token_ids)
             if fault := find_fault(each) or ("other tokens than before" if each.token_ids != right else None):
                 raise BenchFailed(f"request {each.index}: {fault}")
-        await self.watch.until(lambda: not self.watch.busy() and not self.watch.requests, "all is quiet")
-        await scaled(self.stack.bus, MODEL, 1)
+        await self.watch.until_quiet()
+        await self.system.scale(1)
         await self.watch.until(lambda: len(self.watch.serving()) == 1, "one instance is left")
         return PipelineRun(mode, sources, done, records, self.switch_kv)
 
     @asynccontextmanager
     async def _without_host(self) -> AsyncIterator[None]:
         """Stop the host's process until all others treat it as dead, so that its copy is not used."""
-        pid = self.stack.supervisor.children[HOST].pid
-        assert pid is not None
+        pid = self.system.pid(HOST)
         os.kill(pid, signal.SIGSTOP)
         try:
             await self._until(lambda snapshot: HOST not in present(snapshot), "the host counts as dead")
@@ -107,7 +102,7 @@ class PipelineBenchSystem:
     async def _until(self, holds: Callable[[Snapshot], bool], what: str) -> None:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                while not holds(await self.stack.bus.call(SNAPSHOT, AskSnapshot(), timeout=5.0)):  # noqa: ASYNC110
+                while not holds(await self.system.snapshot()):  # noqa: ASYNC110
                     await asyncio.sleep(0.2)
         except TimeoutError:
             raise BenchFailed(f"after {PATIENCE_SECONDS:g} s it is not yet true that {what}") from None
@@ -124,32 +119,21 @@ def holders(snapshot: Snapshot) -> set[str]:
 
 @asynccontextmanager
 async def pipeline_bench_system(
-    told: StackSettings, tokens: dict[int, list[int]], progress: Callable[[str], None], echo: Echo
+    launcher: Launcher, checkpoint: Path, rate: float, profile: str, speed: float, switch_kv: SwitchKv, tokens: Tokens
 ) -> AsyncIterator[PipelineBenchSystem]:
-    """Start the system. `tokens` are those of requests in earlier systems, if any."""
-    watch = Watch({"worker"})  # the host is stopped on purpose
-    async with Stack(told, progress=progress, echo=echo) as stack, following(stack.bus, watch):
-        await watch.until(lambda: len(watch.workers) == 1 + NEW and len(watch.serving()) == 1, "one of all serves")
-        async with open_client(stack.url, MODEL, SCALE_SECONDS) as client:
-            yield PipelineBenchSystem(stack, watch, client, tokens, told.switch_kv, told.link_rate)
-
-
-def stack_settings(checkpoint: Path, rate: float, profile: str, speed: float, switch_kv: SwitchKv) -> StackSettings:
-    """`rate`: bytes a second of every link. The monitor leaves everything as it is, and without pipelines plans are the
-    same."""
-    parameters = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors"))
-    model = ModelSettings(name=MODEL, path=str(checkpoint), upscale_delay_s=1e6, downscale_delay_s=1e6)
-    return StackSettings(
-        models=(model,),
+    """Start the system. `rate`: bytes a second of every link. `tokens` are those of requests in earlier systems, if
+    any. Without pipelines plans are the same."""
+    async with launcher.start(
+        checkpoint,
+        BY_HAND,
+        {"worker"},  # the host is stopped on purpose
         workers=1 + NEW,
-        port=0,
-        device="cpu",
         dtype="bfloat16",
         engine="modelled",
         engine_profile=profile,
         engine_speed=speed,
         max_model_len=CONTEXT,
-        arena_bytes=parameters + 16 * MIB,
+        arena_bytes=parameter_bytes(checkpoint) + 16 * MIB,
         kv_bytes=KV_BYTES,
         enable_prefix_caching=False,  # the same prompts are asked in every run
         link_rate=rate,
@@ -157,4 +141,8 @@ def stack_settings(checkpoint: Path, rate: float, profile: str, speed: float, sw
         keep_parameters=False,  # each scale is to move them
         switch_kv=switch_kv,
         kill_hung_s=0,  # the host wakes with what it has in memory
-    )
+    ) as system:
+        watch = system.watch
+        await watch.until(lambda: len(watch.workers) == 1 + NEW and len(watch.serving()) == 1, "one of all serves")
+        async with open_client(system.url, MODEL, SCALE_SECONDS) as client:
+            yield PipelineBenchSystem(system, watch, client, tokens, switch_kv, rate)

@@ -14,13 +14,10 @@ import msgspec
 
 from livescale.load.bench.record import Record, measured
 from livescale.load.bench.samples import BenchFailed
+from livescale.load.bench.system import MODEL, ONE_INSTANCE, Launcher
 from livescale.load.client import EventCutter, open_session, read_available
-from livescale.services.supervisor.model_settings import ModelSettings
-from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import StackSettings
-from livescale.services.supervisor.stack import Progress, Stack
 
-BENCH, MODEL = "requests", "bench"
+BENCH = "requests"
 CHOICES, PROMPT_TOKENS, TOKENS = 8, 1_000, 4
 VOCABULARY = 8_000  # of the small model, at least
 ANSWER_SECONDS = 120.0
@@ -28,17 +25,15 @@ TO_PROMPTS, TO_ONE = 0.25, 1.3
 DONE = b"[DONE]"
 
 
-async def measure_choices(progress: Progress, checkpoint: Path, repeats: int, echo: Echo) -> Sequence[Record]:
+async def measure_choices(launcher: Launcher, checkpoint: Path, repeats: int) -> Sequence[Record]:
     """Ask in turns for `CHOICES` choices of a prompt, as many prompts, and one choice. No prompt comes twice."""
-    model = ModelSettings(name=MODEL, path=str(checkpoint), min_instances=1, max_instances=1)
-    settings = StackSettings(models=(model,), workers=1, port=0, device="cpu", max_model_len=PROMPT_TOKENS + 64)
     seconds: dict[str, list[float]] = {"choices": [], "prompts": [], "one": []}
     async with (
-        Stack(settings, progress=progress, echo=echo) as stack,
-        open_session(stack.url, "", ANSWER_SECONDS) as session,
+        launcher.start(checkpoint, ONE_INSTANCE, workers=1, max_model_len=PROMPT_TOKENS + 64) as system,
+        open_session(system.url, "", ANSWER_SECONDS) as session,
     ):
         numbers = count()
-        progress(f"{repeats} times {CHOICES} choices, {CHOICES} prompts and one choice")
+        launcher.progress(f"{repeats} times {CHOICES} choices, {CHOICES} prompts and one choice")
         for repeat in range(-1, repeats):
             taken = {
                 "choices": await last_first_token(session, [next(numbers)], CHOICES),

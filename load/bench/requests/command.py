@@ -20,9 +20,9 @@ from livescale.load.bench.requests.parsed import measure_parsing
 from livescale.load.bench.requests.steps import StepTimes, measure_steps, wide_engine
 from livescale.load.bench.requests.wide import make_wide_model, make_wide_tokenizer
 from livescale.load.bench.requests.written import measure_answers
-from livescale.load.bench.samples import BenchFailed
-from livescale.load.kept import kept_model, logged
-from livescale.services.supervisor.processes import Echo
+from livescale.load.bench.run import measuring
+from livescale.load.bench.system import Launcher
+from livescale.load.kept import kept_model
 
 BENCH = "requests"
 ROWS = {1: 1.01, 32: 1.03}  # of a step, and how much longer it may take
@@ -95,26 +95,23 @@ def requests(**given: Any) -> None:  # noqa: ANN401 the options, as click has th
               beside the engine called directly.
     """
     printer, given = RecordPrinter(BENCH), {**given, "parts": given["parts"] or PARTS}
-    with logged() as echo:
-        try:
-            uvloop.run(_measure(printer, RequestsExtent(**given), echo))
-        except BenchFailed as error:
-            raise click.ClickException(str(error)) from None
+    with measuring(printer) as launcher:
+        uvloop.run(_measure(printer, RequestsExtent(**given), launcher))
     sys.exit(0 if printer.finish() else 1)
 
 
-async def _measure(printer: RecordPrinter, extent: RequestsExtent, echo: Echo) -> None:
+async def _measure(printer: RecordPrinter, extent: RequestsExtent, launcher: Launcher) -> None:
     if "steps" in extent.parts:
         await _steps(printer, extent)
     tell = printer.progress
     tiny = kept_model("tiny", tell)
     parts: dict[str, Callable[[], Awaitable[Sequence[Record]]]] = {
-        "answers": lambda: measure_answers(tell, tiny, extent.schemas, extent.seeds, echo),
-        "parsing": lambda: measure_parsing(tell, tiny, echo),
-        "logprobs": lambda: measure_log_probabilities(tell, kept_model("tiny", tell, "qwen2"), extent.streams, echo),
-        "choices": lambda: measure_choices(tell, kept_model("small", tell), extent.repeats, echo),
-        "loading": lambda: measure_loading(tell, kept_wide_model(tell), extent.repeats, echo),
-        "streams": lambda: measure_held(tell, tiny, extent.seconds, echo),
+        "answers": lambda: measure_answers(launcher, tiny, extent.schemas, extent.seeds),
+        "parsing": lambda: measure_parsing(launcher, tiny),
+        "logprobs": lambda: measure_log_probabilities(launcher, kept_model("tiny", tell, "qwen2"), extent.streams),
+        "choices": lambda: measure_choices(launcher, kept_model("small", tell), extent.repeats),
+        "loading": lambda: measure_loading(launcher, kept_wide_model(tell), extent.repeats),
+        "streams": lambda: measure_held(launcher, tiny, extent.seconds),
     }
     for part, measure in parts.items():
         if part in extent.parts:

@@ -4,7 +4,6 @@ A stream asks for 50 tokens each second. Steps of the modelled engine take 0.5 m
 """
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
@@ -12,26 +11,22 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from livescale.load.bench.live.system import cores
 from livescale.load.bench.record import Record, measured
 from livescale.load.bench.samples import BenchFailed
+from livescale.load.bench.system import MIB, MODEL, Launcher, cores, keep_on_core
 from livescale.load.client import LoadClient, open_client
 from livescale.load.engine_alone import EngineAlone, running
 from livescale.load.records import Ask, find_fault
 from livescale.services.host.checkpoint import open_checkpoint
-from livescale.services.supervisor.model_settings import ModelSettings
-from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import StackSettings
-from livescale.services.supervisor.stack import Progress, Stack
 from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.scheduling.batch import Batch
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from livescale.services.worker.settings import MIB, WorkerSettings
+from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.messages.requests import Submit
 from livescale.shared.model.latency import find_latency
 from livescale.shared.runtime.clock import SystemClock
 
-BENCH, MODEL = "requests", "bench"
+BENCH = "requests"
 TOKENS = 50  # of each request: a stream has one a second
 PROMPT = list(range(10, 18))
 PROFILE = "source: steps of half a millisecond\nprefill: [0.5, 0, 0]\ndecode: [0.5, 0, 0]\n"
@@ -45,19 +40,20 @@ NEVER = 4e9
 AskGaps = Callable[[int], Awaitable[Sequence[float]]]  # the seconds between the tokens of request `number`
 
 
-async def measure_held(progress: Progress, checkpoint: Path, seconds: float, echo: Echo) -> Sequence[Record]:
+async def measure_held(launcher: Launcher, checkpoint: Path, seconds: float) -> Sequence[Record]:
     """Find both numbers, by windows of so many seconds."""
     with TemporaryDirectory() as directory:
         profile = Path(directory) / "profile.yaml"
         profile.write_text(PROFILE)
+        progress = launcher.progress
         progress("streams of the engine, called directly")
         alone = await _held_by_engine(progress, checkpoint, profile, seconds)
         progress("streams through gateway and router")
-        held = await _held_by_system(progress, checkpoint, profile, seconds, echo)
+        held = await _held_by_system(launcher, checkpoint, profile, seconds)
     return [measured(BENCH, f"streams held at {TOKENS} tokens/s, to the engine alone", held, "streams", alone)]
 
 
-async def find_held(progress: Progress, gaps_of: AskGaps, seconds: float) -> int:
+async def find_held(progress: Callable[[str], None], gaps_of: AskGaps, seconds: float) -> int:
     """The most streams whose TBT at p99 is not twice as long as that of few streams, and which get their tokens."""
     base = median([await _p99(gaps_of, FEW, seconds) for _ in range(BASE_WINDOWS)])
     progress(f"  {FEW} streams: TBT p99 {1e3 * base:.2f} ms")
@@ -96,29 +92,21 @@ async def _p99(gaps_of: AskGaps, streams: int, seconds: float) -> float:
     return float("inf") if is_late else gaps[round(0.99 * (len(gaps) - 1))]
 
 
-async def _held_by_system(progress: Progress, checkpoint: Path, profile: Path, seconds: float, echo: Echo) -> int:
-    settings = StackSettings(
-        models=(ModelSettings(name=MODEL, path=str(checkpoint), max_instances=1),),
+async def _held_by_system(launcher: Launcher, checkpoint: Path, profile: Path, seconds: float) -> int:
+    async with launcher.start(
+        checkpoint,
+        {"max_instances": 1},
         workers=1,
-        port=0,
-        device="cpu",
         engine="modelled",
         engine_profile=str(profile),
         max_model_len=CONTEXT,
         worker_options={"max_num_seqs": ROOM},
         kv_bytes=KV_BYTES,
-    )
-    async with Stack(settings, progress=progress, echo=echo) as stack:
+    ) as system:
         for child, core in zip(("gateway-0", "router-0"), cores(), strict=True):
-            _bind(stack.supervisor.children[child].pid or 0, core)
-        async with open_client(stack.url, MODEL, ANSWER_SECONDS) as client:
-            return await find_held(progress, lambda number: _gaps(client, number), seconds)
-
-
-def _bind(pid: int, core: int) -> None:
-    """Keep all threads of a process on one core."""
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        os.sched_setaffinity(int(thread.name), {core})
+            keep_on_core(system.pid(child), core)
+        async with open_client(system.url, MODEL, ANSWER_SECONDS) as client:
+            return await find_held(launcher.progress, lambda number: _gaps(client, number), seconds)
 
 
 async def _gaps(client: LoadClient, number: int) -> Sequence[float]:
@@ -128,7 +116,7 @@ async def _gaps(client: LoadClient, number: int) -> Sequence[float]:
     return record.gaps
 
 
-async def _held_by_engine(progress: Progress, checkpoint: Path, profile: Path, seconds: float) -> int:
+async def _held_by_engine(progress: Callable[[str], None], checkpoint: Path, profile: Path, seconds: float) -> int:
     opened = open_checkpoint(checkpoint, "bfloat16")
     memory = [memoryview(bytearray(layout.size_bytes)) for layout in opened.layouts]
     manifest = opened.manifest([opened.read_block(index, view) for index, view in enumerate(memory)])

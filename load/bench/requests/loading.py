@@ -7,28 +7,24 @@ import shutil
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from itertools import count
 from pathlib import Path
 from statistics import median
 
 import aiohttp
 
-from livescale.load.bench.live.system import Watch, following
 from livescale.load.bench.record import Record, measured
 from livescale.load.bench.requests.choices import first_token
 from livescale.load.bench.requests.schemas import make_schema
 from livescale.load.bench.requests.wide import END, VOCAB_SIZE, make_wide_tokenizer
-from livescale.load.bench.scales import scaled
+from livescale.load.bench.system import BY_HAND, MODEL, BenchSystem, Launcher, parameter_bytes
 from livescale.load.bench.transfer.disk_model import write_llama
 from livescale.load.client import open_session
 from livescale.load.kept import KEPT
-from livescale.services.supervisor.model_settings import ModelSettings
-from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import StackSettings
-from livescale.services.supervisor.stack import Progress, Stack
 from livescale.services.worker.grammars.masks import Masks, Vocabulary
 
-BENCH, MODEL = "requests", "bench"
+BENCH = "requests"
 HIDDEN, INTERMEDIATE, LAYERS = 256, 1_024, 8
 LOAD_SECONDS = 4.0
 PROMPT_TOKENS, TOKENS = 64, 4
@@ -54,21 +50,20 @@ def kept_wide_model(tell: Callable[[str], None]) -> Path:
     return directory
 
 
-async def measure_loading(progress: Progress, checkpoint: Path, repeats: int, echo: Echo) -> Sequence[Record]:
+async def measure_loading(launcher: Launcher, checkpoint: Path, repeats: int) -> Sequence[Record]:
     """Ask in turns with a schema and without, each time as the only instance begins to load."""
-    watch, numbers = Watch(), count()
+    progress, numbers = launcher.progress, count()
     seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
     async with (
-        Stack(_settings(checkpoint), progress=progress, echo=echo) as stack,
-        following(stack.bus, watch),
-        open_session(stack.url, "", ANSWER_SECONDS) as session,
+        _start(launcher, checkpoint) as system,
+        open_session(system.url, "", ANSWER_SECONDS) as session,
     ):
         async with session.post("tokenize", json={"model": MODEL, "prompt": "a"}) as known:
             await known.read()  # a gateway reads a tokenizer once, which is no part of this
         for repeat in range(-1, repeats):  # the first one warms up
             for kind in KINDS:
                 progress(f"an instance loads, and is asked {kind} a schema")
-                took = await _first_token(stack, watch, session, request_body(next(numbers), by_schema=kind == "with"))
+                took = await _first_token(system, session, request_body(next(numbers), by_schema=kind == "with"))
                 if repeat >= 0:
                     seconds[kind].append(took)
     progress("the vocabulary alone is learned")
@@ -88,21 +83,16 @@ def learn_seconds() -> float:
         masks.close()
 
 
-def _settings(checkpoint: Path) -> StackSettings:
+def _start(launcher: Launcher, checkpoint: Path) -> AbstractAsyncContextManager[BenchSystem]:
     """No instance at first, and the monitor leaves everything as it is."""
-    parameters = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors"))
-    model = ModelSettings(
-        name=MODEL, path=str(checkpoint), min_instances=0, max_instances=1, upscale_delay_s=1e6, downscale_delay_s=1e6
-    )
-    return StackSettings(
-        models=(model,),
+    return launcher.start(
+        checkpoint,
+        {"min_instances": 0, "max_instances": 1, **BY_HAND},
         workers=1,
-        port=0,
-        device="cpu",
         dtype="bfloat16",
         share_memory="off",
         keep_parameters=False,  # each scale is to move them
-        link_rate=parameters / LOAD_SECONDS,
+        link_rate=parameter_bytes(checkpoint) / LOAD_SECONDS,
     )
 
 
@@ -113,14 +103,14 @@ def loading_rows(seconds: Mapping[str, Sequence[float]]) -> Sequence[Record]:
     return [measured(BENCH, case, by_schema, "ms", plain, at_most=MOST)]
 
 
-async def _first_token(stack: Stack, watch: Watch, session: aiohttp.ClientSession, body: Mapping[str, object]) -> float:
+async def _first_token(system: BenchSystem, session: aiohttp.ClientSession, body: Mapping[str, object]) -> float:
     """Seconds until the first token of a request that waits for the instance. There is none before and afterwards."""
     begun = time.perf_counter()
     asking = asyncio.create_task(first_token(session, body))
-    await scaled(stack.bus, MODEL, 1)
+    await system.scale(1)
     at = await asking
-    await watch.until(lambda: not watch.busy() and not watch.requests, "all is quiet")
-    await scaled(stack.bus, MODEL, 0)
+    await system.watch.until_quiet()
+    await system.scale(0)
     return at - begun
 
 

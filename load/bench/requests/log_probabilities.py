@@ -13,27 +13,19 @@ from typing import Any
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from livescale.load.bench.live.system import Watch, following
 from livescale.load.bench.record import Record, measured
 from livescale.load.bench.samples import BenchFailed
-from livescale.load.bench.scales import scaled
+from livescale.load.bench.system import BY_HAND, MIB, MODEL, BenchSystem, Launcher
 from livescale.load.client import open_session
-from livescale.services.supervisor.model_settings import ModelSettings
-from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import StackSettings
-from livescale.services.supervisor.stack import Progress, Stack
-from livescale.shared.messages.membership import AskMetrics
 from livescale.shared.messages.transfers import LiveMode
-from livescale.shared.subjects import METRICS
 
-BENCH, MODEL = "requests", "bench"
+BENCH = "requests"
 WORKERS, RANKS = 4, 2
 TOKENS, LOGPROBS = 32, 5
 ROOM, AT_ONCE = 32, 16  # requests that a worker runs, and fewer that are asked for in a scale: a full one takes none
 LINK_RATE = 1e6  # bytes a second, so that the tiny model takes some seconds
 KILLED_AFTER = 0.3  # of all answers
 ANSWER_SECONDS = 300.0
-MIB = 1 << 20
 # How a scale gives requests to who loads, with how many instances there are then, and what counts that it happened.
 SCALES: tuple[tuple[str, LiveMode, int, str], ...] = (
     ("ZigZag", "zigzag", 2, "livescale_worker_pulled_tasks_total"),
@@ -49,11 +41,11 @@ class ToldAnswer:
     logprobs: dict[str, Any]
 
 
-async def measure_log_probabilities(progress: Progress, checkpoint: Path, streams: int, echo: Echo) -> list[Record]:
+async def measure_log_probabilities(launcher: Launcher, checkpoint: Path, streams: int) -> list[Record]:
     """Ask for the same streams one at a time, and again under each disturbance. Raises BenchFailed where one of these
     did not happen."""
-    records = []
-    async with _system(checkpoint, 1, progress, echo) as system:
+    progress, records = launcher.progress, []
+    async with _system(launcher, checkpoint, 1) as system:
         progress(f"{streams} streams with log-probabilities, one at a time")
         alone = await system.ask(streams, at_once=1)
         progress("the same at once")
@@ -63,7 +55,7 @@ async def measure_log_probabilities(progress: Progress, checkpoint: Path, stream
             records.append(compared(name, alone, await system.scale(streams, mode, instances, metric)))
         progress("the same, and a worker is killed")
         records.append(compared("a kill", alone, await system.kill(streams)))
-    async with _system(checkpoint, RANKS, progress, echo) as system:
+    async with _system(launcher, checkpoint, RANKS) as system:
         progress(f"{streams} streams at an instance of {RANKS} workers, one at a time and at once")
         alone = await system.ask(streams, at_once=1)
         records.append(compared(f"batching at tensor parallel {RANKS}", alone, await system.ask(streams)))
@@ -82,8 +74,7 @@ def compared(
 class LogProbabilitySystem:
     """A system of which only one instance serves, between disturbances."""
 
-    stack: Stack
-    watch: Watch
+    system: BenchSystem
     session: aiohttp.ClientSession
 
     async def ask(
@@ -105,7 +96,7 @@ class LogProbabilitySystem:
         """The answers to each stream, which is asked again and again while instances are added; then `metric` has
         grown."""
         before, told = await self._count(metric), [list[ToldAnswer]() for _ in range(streams)]
-        scaling = asyncio.create_task(scaled(self.stack.bus, MODEL, instances, mode))
+        scaling = asyncio.create_task(self.system.scale(instances, mode))
         numbers = takewhile(lambda number: number < streams or not scaling.done(), count())
 
         async def lane() -> None:
@@ -121,22 +112,20 @@ class LogProbabilitySystem:
 
     async def kill(self, streams: int) -> list[list[ToldAnswer]]:
         """The answers to streams during which one of two workers dies."""
-        await scaled(self.stack.bus, MODEL, 2, "off")
-        victim = self.watch.serving()[0]
-        pid = self.stack.supervisor.children[victim].pid or 0
+        await self.system.scale(2, "off")
+        victim = self.system.watch.serving()[0]
+        pid = self.system.pid(victim)
         return await self.ask(streams, 0, int(KILLED_AFTER * streams), lambda: os.kill(pid, signal.SIGKILL))
 
     async def _rest(self) -> None:
-        await self.watch.until(lambda: not self.watch.busy() and not self.watch.requests, "all is quiet")
-        await scaled(self.stack.bus, MODEL, 1)
-        await self.watch.until(lambda: len(self.watch.serving()) == 1, "one instance is left")
+        watch = self.system.watch
+        await watch.until_quiet()
+        await self.system.scale(1)
+        await watch.until(lambda: len(watch.serving()) == 1, "one instance is left")
 
     async def _count(self, metric: str) -> float:
         """The sum of a metric over all workers."""
-        texts = [
-            (await self.stack.bus.call(METRICS, AskMetrics(), timeout=5.0, id=worker)).text
-            for worker in self.watch.workers
-        ]
+        texts = [await self.system.metrics(worker) for worker in self.system.watch.workers]
         return sum(metric_values(texts, metric))
 
 
@@ -148,28 +137,26 @@ def metric_values(texts: Sequence[str], metric: str) -> Iterator[float]:
 
 
 @asynccontextmanager
-async def _system(checkpoint: Path, ranks: int, progress: Progress, echo: Echo) -> AsyncIterator[LogProbabilitySystem]:
-    model = ModelSettings(name=MODEL, path=str(checkpoint), upscale_delay_s=1e6, downscale_delay_s=1e6)
-    settings = StackSettings(
-        models=(model,),
-        workers=WORKERS if ranks == 1 else ranks,
+async def _system(launcher: Launcher, checkpoint: Path, ranks: int) -> AsyncIterator[LogProbabilitySystem]:
+    workers = WORKERS if ranks == 1 else ranks
+    async with launcher.start(
+        checkpoint,
+        BY_HAND,
+        workers=workers,
         tensor_parallel_size=ranks,
-        port=0,
-        device="cpu",
         dtype="float32",
         kv_bytes=128 * MIB,
         worker_options={"max_num_seqs": ROOM},
         link_rate=LINK_RATE,
         keep_parameters=False,  # each scale is to move them
         enable_prefix_caching=False,  # the same prompts are asked again and again
-    )
-    watch = Watch()
-    async with Stack(settings, progress=progress, echo=echo) as stack, following(stack.bus, watch):
+    ) as system:
+        watch = system.watch
         await watch.until(
-            lambda: len(watch.workers) == settings.workers and len(watch.serving()) == ranks, "one instance serves"
+            lambda: len(watch.workers) == workers and len(watch.serving()) == ranks, "one instance serves"
         )
-        async with open_session(stack.url, "", ANSWER_SECONDS) as session:
-            yield LogProbabilitySystem(stack, watch, session)
+        async with open_session(system.url, "", ANSWER_SECONDS) as session:
+            yield LogProbabilitySystem(system, session)
 
 
 async def _ask(session: aiohttp.ClientSession, number: int) -> ToldAnswer:

@@ -13,13 +13,10 @@ import msgspec
 from livescale.load.bench.record import Record, measured
 from livescale.load.bench.requests.schemas import Schema, make_schema
 from livescale.load.bench.samples import BenchFailed
+from livescale.load.bench.system import MODEL, ONE_INSTANCE, Launcher
 from livescale.load.client import open_session
-from livescale.services.supervisor.model_settings import ModelSettings
-from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import StackSettings
-from livescale.services.supervisor.stack import Progress, Stack
 
-BENCH, MODEL = "requests", "bench"
+BENCH = "requests"
 MOST_TOKENS = 256
 AT_ONCE = 16
 ANSWERS = 96  # of each kind in a round
@@ -30,15 +27,13 @@ MESSAGES = [{"role": "user", "content": "A thing."}]
 DATA, DONE = b"data: ", b"[DONE]"
 
 
-async def measure_parsing(progress: Progress, checkpoint: Path, echo: Echo) -> Sequence[Record]:
+async def measure_parsing(launcher: Launcher, checkpoint: Path) -> Sequence[Record]:
     """Stream answers by schemas in turns as arguments of a tool that has to be called, and as JSON."""
-    model = ModelSettings(name=MODEL, path=str(checkpoint), min_instances=1, max_instances=1)
-    settings = StackSettings(models=(model,), workers=1, port=0, device="cpu")
     costs: dict[bool, list[float]] = {False: [], True: []}
-    async with Stack(settings, progress=progress, echo=echo) as stack:
-        gateway = stack.supervisor.children["gateway-0"].pid or 0
-        async with open_session(stack.url, "", ANSWER_SECONDS) as session:
-            progress(f"{2 * ROUNDS * ANSWERS} answers, half of them calls of tools")
+    async with launcher.start(checkpoint, ONE_INSTANCE, workers=1) as system:
+        gateway = system.pid("gateway-0")
+        async with open_session(system.url, "", ANSWER_SECONDS) as session:
+            launcher.progress(f"{2 * ROUNDS * ANSWERS} answers, half of them calls of tools")
             await _stream_all(session, tools=True)
             for tools in [False, True] * ROUNDS:
                 before = processor_seconds(gateway)

@@ -14,17 +14,13 @@ import msgspec
 from livescale.load.bench.record import Record, measured
 from livescale.load.bench.requests.schemas import Schema, make_schema
 from livescale.load.bench.samples import BenchFailed
+from livescale.load.bench.system import MIB, MODEL, Launcher
 from livescale.load.client import open_session
-from livescale.services.supervisor.model_settings import ModelSettings
-from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import StackSettings
-from livescale.services.supervisor.stack import Progress, Stack
 
-BENCH, MODEL = "requests", "bench"
+BENCH = "requests"
 MOST_TOKENS = 1_024
 AT_ONCE = 16
 ANSWER_SECONDS = 300.0
-MIB = 1 << 20
 ENDING = 0.9  # of all answers
 KILLED_AFTER = 0.4  # of all answers
 
@@ -51,25 +47,16 @@ class Written:
             return False
 
 
-async def measure_answers(
-    progress: Progress, checkpoint: Path, schemas: int, seeds: int, echo: Echo
-) -> Sequence[Record]:
+async def measure_answers(launcher: Launcher, checkpoint: Path, schemas: int, seeds: int) -> Sequence[Record]:
     """Ask for `seeds` answers by each schema, twice; the second time a worker is killed in the middle."""
-    settings = StackSettings(
-        models=(ModelSettings(name=MODEL, path=str(checkpoint), min_instances=2, max_instances=2),),
-        workers=2,
-        port=0,
-        device="cpu",
-        kv_bytes=256 * MIB,
-        max_model_len=MOST_TOKENS + 64,
-    )
+    two = {"min_instances": 2, "max_instances": 2}
     wanted = [(number, seed) for seed in range(seeds) for number in range(schemas)]
-    async with Stack(settings, progress=progress, echo=echo) as stack:
-        progress(f"{len(wanted)} answers by {schemas} schemas")
-        answers = await Asking(stack.url).all(wanted)
-        progress("the same, and a worker is killed")
-        victim = stack.supervisor.children["worker-0"].pid or 0
-        disturbed = Asking(stack.url, int(KILLED_AFTER * len(wanted)), lambda: os.kill(victim, signal.SIGKILL))
+    async with launcher.start(checkpoint, two, workers=2, kv_bytes=256 * MIB, max_model_len=MOST_TOKENS + 64) as system:
+        launcher.progress(f"{len(wanted)} answers by {schemas} schemas")
+        answers = await Asking(system.url).all(wanted)
+        launcher.progress("the same, and a worker is killed")
+        victim = system.pid("worker-0")
+        disturbed = Asking(system.url, int(KILLED_AFTER * len(wanted)), lambda: os.kill(victim, signal.SIGKILL))
         again = await disturbed.all(wanted)
     ended = [one for one in answers if one.finish_reason == "stop"]
     valid = [one for one in ended if one.is_valid]

@@ -1,12 +1,11 @@
 """`livescale bench roles`: prefill and decode at two instances, against two that do both."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import click
 import uvloop
@@ -14,7 +13,6 @@ from msgspec.structs import replace
 
 from livescale.load.bench.live.steps import StepLog
 from livescale.load.bench.live.system import DTYPE, Expected
-from livescale.load.bench.page import report_option
 from livescale.load.bench.record import RecordPrinter
 from livescale.load.bench.roles.loads import CONTEXT, LONE_PROMPT, LONE_ROWS, ROWS, RolesLoads, mixed_load, roles_loads
 from livescale.load.bench.roles.page import write_page
@@ -29,20 +27,18 @@ from livescale.load.bench.roles.rows import (
     sending_rows,
     switch_rows,
 )
-from livescale.load.bench.roles.system import WORKERS, RolesBenchSystem, roles_bench_system, stack_settings
-from livescale.load.bench.run import run_bench
-from livescale.load.bench.samples import Renewable, renewable
+from livescale.load.bench.roles.system import WORKERS, RolesBenchSystem, roles_bench_system
+from livescale.load.bench.run import report_option, run_bench
+from livescale.load.bench.system import Launcher, Renewable, renewable
 from livescale.load.engine_alone import undisturbed
 from livescale.load.records import Ask
-from livescale.load.sizes import Size
-from livescale.services.supervisor.processes import Echo
 from livescale.shared.model.block_layout import ITEM_BYTES
 from livescale.shared.model.checkpoint import load_model_config
 from livescale.shared.runtime.role_settings import KvTransferMode
 
 T = TypeVar("T")
 
-SIZE: Size = "medium"
+SIZE: Final = "medium"
 SWITCHES = 20
 KV_SHARE = 0.5  # of the prefill, for all KV over a link that is shaped
 UNSHAPED = 0.0
@@ -75,23 +71,20 @@ def roles(repeats: int, report: Path) -> None:
         BENCH,
         SIZE,
         report,
-        lambda printer, checkpoint, echo: uvloop.run(measure(printer, checkpoint, repeats, echo)),
+        lambda printer, checkpoint, launcher: uvloop.run(measure(printer, checkpoint, repeats, launcher)),
         lambda done, printer: write_page(report, done, printer.records, repeats, printer.conditions()),
     )
 
 
-async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, echo: Echo) -> RolesMeasurements:
+async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, launcher: Launcher) -> RolesMeasurements:
     """Run every kind `repeats` times. Raises BenchFailed if a system does not do what is measured."""
     config, loads = load_model_config(checkpoint), roles_loads()
     layer_bytes = 2 * config.num_key_value_heads * config.head_dim * ITEM_BYTES[DTYPE]
     done = RolesMeasurements(KvSizes(config.num_hidden_layers, layer_bytes))
     printer.progress("an undisturbed engine answers the same requests")
     expected: Expected = await undisturbed(checkpoint, DTYPE, list(loads), context=CONTEXT)
-    steps = StepLog(echo, config.num_hidden_layers)
-
-    def system(rate: float, rows: int, mode: KvTransferMode) -> AbstractAsyncContextManager[RolesBenchSystem]:
-        return roles_bench_system(stack_settings(checkpoint, rate, rows, mode), steps, expected, printer.progress)
-
+    steps = StepLog(launcher.echo, config.num_hidden_layers)
+    system = partial(roles_bench_system, launcher, checkpoint, steps, expected)
     printer.progress("a system whose links are not shaped")
     async with renewable(partial(system, UNSHAPED, ROWS, "by-layer")) as systems:
         await RolesBench(printer, systems, done, loads).unshaped(repeats)

@@ -2,32 +2,29 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from livescale.load.bench.live.steps import Execution, StepLog
-from livescale.load.bench.live.system import DTYPE, Expected, Watch, checked, cores, following, give_core
+from livescale.load.bench.live.system import DTYPE, Expected, checked
 from livescale.load.bench.roles.loads import CONTEXT, FLOW_BEFORE, FLOW_SECONDS
 from livescale.load.bench.roles.rows import HeardReservations, MixedRun, Placing
 from livescale.load.bench.samples import BenchFailed
+from livescale.load.bench.system import CALL_SECONDS, MIB, MODEL, BenchSystem, Launcher, cores, give_core
+from livescale.load.bench.watch import Watch
 from livescale.load.client import LoadClient, open_client, send_open_loop
 from livescale.load.records import Ask, RequestRecord
-from livescale.services.supervisor.model_settings import ModelSettings
-from livescale.services.supervisor.settings import StackSettings
-from livescale.services.supervisor.stack import Progress, Stack
 from livescale.shared.bus.contract import Bus, Topic
 from livescale.shared.messages.disaggregation import Reserve, SetRole, TakeOver
-from livescale.shared.messages.membership import AskMetrics, Role
+from livescale.shared.messages.membership import Role
 from livescale.shared.runtime.role_settings import KvTransferMode
-from livescale.shared.subjects import METRICS, RESERVE, ROLE, TAKE_OVER
+from livescale.shared.subjects import RESERVE, ROLE, TAKE_OVER
 
-MODEL = "bench"
 WORKERS = FIRST, SECOND = "worker-0", "worker-1"
-CALL_SECONDS, STREAM_SECONDS = 5.0, 300.0
-MIB = 1024 * 1024
+STREAM_SECONDS = 300.0
 KV_BYTES = 192 * MIB
 PARAMETERS = ("livescale_worker_received_bytes_total", "livescale_worker_shared_bytes_total")
 EXPOSED, GIVEN = "livescale_kv_transfer_seconds", "livescale_kv_transfers_total"
@@ -40,7 +37,7 @@ TAKING_OVER: Topic[TakeOver] = Topic(TAKE_OVER.pattern, TakeOver)
 class RolesBenchSystem:
     """A running system of prefill and decode workers, and what a bench watches of it."""
 
-    bus: Bus
+    system: BenchSystem
     watch: Watch
     client: LoadClient
     steps: StepLog
@@ -56,7 +53,7 @@ class RolesBenchSystem:
         )
 
     async def _order(self, worker: str, role: Role) -> None:
-        await self.bus.call(ROLE, SetRole(worker=worker, role=role), timeout=CALL_SECONDS)
+        await self.system.stack.bus.call(ROLE, SetRole(worker=worker, role=role), timeout=CALL_SECONDS)
 
     async def prefills(self, asks: Sequence[Ask]) -> list[Execution]:
         """Send all requests at once to the first worker, which prefills, and return its steps."""
@@ -88,7 +85,7 @@ class RolesBenchSystem:
 
     async def _metrics(self, worker: str, names: Sequence[str], **labels: str) -> dict[str, float]:
         """Each of these metrics of a worker, over all samples with these labels."""
-        text = (await self.bus.call(METRICS, AskMetrics(), timeout=CALL_SECONDS, id=worker)).text
+        text = await self.system.metrics(worker)
         found = dict.fromkeys(names, 0.0)
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -110,7 +107,7 @@ class RolesBenchSystem:
                 await asyncio.sleep(middle)
                 await self.place("decode", "prefill")
         checked(records, self.expected)
-        await self.watch.until(lambda: not self.watch.busy() and not self.watch.requests, "all is quiet")
+        await self.watch.until_quiet()
         steps = [one.end - one.start for one in self._steps(SECOND)]
         given, moved = (after - earlier for after, earlier in zip(await self._counted(), before, strict=True))
         return MixedRun(placing, began + middle, records, steps, given, moved)
@@ -142,22 +139,30 @@ class RolesBenchSystem:
 
 @asynccontextmanager
 async def roles_bench_system(
-    told: StackSettings, steps: StepLog, expected: Expected, progress: Progress
+    launcher: Launcher,
+    checkpoint: Path,
+    steps: StepLog,
+    expected: Expected,
+    rate: float,
+    rows: int,
+    kv_transfer: KvTransferMode,
 ) -> AsyncIterator[RolesBenchSystem]:
-    """Start the system; both instances serve, and are colocated."""
-    watch, heard = Watch(), HeardReservations()
-    async with Stack(told, progress=progress, echo=steps.echo) as stack:
+    """Start the system; both instances serve, and are colocated. `rate`: bytes a second of every link; 0: as many as it
+    carries. `rows`: of a step, at most."""
+    heard = HeardReservations()
+    async with _start(replace(launcher, echo=steps.echo), checkpoint, rate, rows, kv_transfer) as system:
         for worker, core in zip(WORKERS, cores(), strict=True):
-            give_core(stack.supervisor.children[worker].pid or 0, core)
+            give_core(system.pid(worker), core)
+        watch, bus = system.watch, system.stack.bus
         steps.changed = watch.changes.tell
-        async with following(stack.bus, watch), open_client(stack.url, MODEL, STREAM_SECONDS) as client:
+        async with open_client(system.url, MODEL, STREAM_SECONDS) as client:
             hearing = [
-                asyncio.create_task(hear_reserving(stack.bus, client.now, heard)),
-                asyncio.create_task(hear_taking_over(stack.bus, heard)),
+                asyncio.create_task(hear_reserving(bus, client.now, heard)),
+                asyncio.create_task(hear_taking_over(bus, heard)),
             ]
             try:
                 await watch.until(lambda: watch.serving() == list(WORKERS), "both serve")
-                yield RolesBenchSystem(stack.bus, watch, client, steps, expected, heard)
+                yield RolesBenchSystem(system, watch, client, steps, expected, heard)
             finally:
                 for task in hearing:
                     task.cancel()
@@ -177,15 +182,14 @@ async def hear_taking_over(bus: Bus, heard: HeardReservations) -> None:
         heard.taken.add((received.message.prefill, received.message.ticket))
 
 
-def stack_settings(checkpoint: Path, rate: float, rows: int, kv_transfer: KvTransferMode) -> StackSettings:
-    """`rate`: bytes a second of every link; 0: as many as it carries. `rows`: of a step, at most. Steps are logged at
-    level debug."""
-    model = ModelSettings(name=MODEL, path=str(checkpoint), min_instances=2, max_instances=2)
-    return StackSettings(
-        models=(model,),
+def _start(
+    launcher: Launcher, checkpoint: Path, rate: float, rows: int, kv_transfer: KvTransferMode
+) -> AbstractAsyncContextManager[BenchSystem]:
+    """Steps are logged at level debug."""
+    return launcher.start(
+        checkpoint,
+        {"min_instances": 2, "max_instances": 2},
         workers=2,
-        port=0,
-        device="cpu",
         dtype=DTYPE,
         max_model_len=CONTEXT,
         kv_bytes=KV_BYTES,

@@ -1,7 +1,8 @@
 """`livescale bench scale`: the time from a decision until new workers have all parameters, against the bare link's."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -9,25 +10,18 @@ from typing import Literal
 import click
 import uvloop
 
-from livescale.load.bench.losses import watched_stack
 from livescale.load.bench.record import Record, RecordPrinter, measured
-from livescale.load.bench.samples import BenchFailed, renewable
-from livescale.load.bench.scales import there_and_back
+from livescale.load.bench.run import measuring
+from livescale.load.bench.system import MIB, BenchSystem, Launcher, parameter_bytes, renewable
 from livescale.load.bench.transfer.fleet import started
 from livescale.load.bench.transfer.jobs import hop_jobs, seconds
-from livescale.load.kept import kept_model, logged
-from livescale.services.supervisor.model_settings import ModelSettings
-from livescale.services.supervisor.processes import Echo
-from livescale.services.supervisor.settings import StackSettings
+from livescale.load.kept import kept_model
 from livescale.shared.memory.arena import ALIGNMENT
-from livescale.shared.messages.registry import AskModels
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.runtime.settings import LinkSettings
-from livescale.shared.subjects import MODELS
-from livescale.shared.transfer.chunks import MIB, chunk_bytes_for
+from livescale.shared.transfer.chunks import chunk_bytes_for
 
 BENCH = "scale"
-MODEL = "bench"
 BAR = 1.1
 SLACK_SECONDS = 0.1
 
@@ -58,31 +52,27 @@ def scale(transport: Literal["ucx", "socket"], rate: float, counts: Sequence[int
     printer = RecordPrinter(BENCH)
     link = LinkSettings(transport=transport, link_rate=rate * 1e6)
     checkpoint = kept_model("medium", printer.progress)
-    try:
-        with logged() as echo:
-            size_bytes, records = uvloop.run(
-                scales(printer, stack_settings(checkpoint, link, max(counts)), counts, echo)
-            )
+    with measuring(printer) as launcher:
+        start = partial(start_spare, launcher, checkpoint, link, max(counts))
+        size_bytes, records = uvloop.run(scales(printer, start, counts))
         printer.progress(f"probe: the same {size_bytes / 1e6:.0f} MB over one bare link")
         probe = printer.samples.take(partial(bare_link, link, size_bytes))
-    except BenchFailed as error:
-        raise click.ClickException(str(error)) from None
     for record in report(counts, records, probe):
         printer.emit(record)
     if not printer.finish():
         sys.exit(1)
 
 
-def stack_settings(checkpoint: Path, link: LinkSettings, most: int) -> StackSettings:
+def start_spare(
+    launcher: Launcher, checkpoint: Path, link: LinkSettings, most: int, dtype: str = "float32"
+) -> AbstractAsyncContextManager[BenchSystem]:
     """One instance serves, `most` workers are spare, and the monitor leaves what was scaled by hand alone."""
-    parameters = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors"))
-    return StackSettings(
-        models=(ModelSettings(name=MODEL, path=str(checkpoint), downscale_delay_s=3600, max_model_len=2048),),
+    return launcher.start(
+        checkpoint,
+        {"downscale_delay_s": 3600, "max_model_len": 2048},
         workers=most + 1,
-        port=0,
-        device="cpu",
-        dtype="float32",
-        arena_bytes=2 * parameters + 16 * MIB,
+        dtype=dtype,
+        arena_bytes=2 * parameter_bytes(checkpoint) + 16 * MIB,
         kv_bytes=128 * MIB,
         transport=link.transport,
         link_rate=link.link_rate,
@@ -91,19 +81,18 @@ def stack_settings(checkpoint: Path, link: LinkSettings, most: int) -> StackSett
 
 
 async def scales(
-    printer: RecordPrinter, settings: StackSettings, counts: Sequence[int], echo: Echo
+    printer: RecordPrinter, start: Callable[[], AbstractAsyncContextManager[BenchSystem]], counts: Sequence[int]
 ) -> tuple[int, list[ScaleRecord]]:
     """Scale out by each of `counts`, back to one between; the model's bytes and the records."""
-    async with renewable(lambda: watched_stack(settings, printer.progress, echo)) as stacks:
-        models = await stacks.now[0].bus.call(MODELS, AskModels(), timeout=5.0)
+    async with renewable(start) as systems:
+        size_bytes = await systems.now.model_bytes()
 
         async def out_and_back(count: int) -> ScaleRecord:
             printer.progress(f"scaling out to {count} new workers")
-            stack, losses = stacks.now
-            return await losses.over(partial(there_and_back, stack.bus, MODEL, 1 + count))
+            return await systems.now.there_and_back(1 + count)
 
-        records = [await printer.samples.take_async(partial(out_and_back, count), stacks.renew) for count in counts]
-    return models.models[0].size_bytes, records
+        records = [await printer.samples.take_async(partial(out_and_back, count), systems.renew) for count in counts]
+    return size_bytes, records
 
 
 def bare_link(link: LinkSettings, size_bytes: int) -> float:

@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -21,7 +20,6 @@ from livescale.load.bench.samples import (
     Disturbed,
     Samples,
     StallWatch,
-    renewable,
     together,
 )
 from livescale.load.incidents import ClockTimes, RunIncident
@@ -181,23 +179,6 @@ def test_a_stall_of_one_core_is_seen_while_the_others_run() -> None:
     if "PermissionError" in hogging.stderr:
         pytest.skip("this user may not hold a core")
     assert any(stall.line.startswith(f"core {core} stood still for 0.") for stall in watch.found)
-
-
-async def test_what_is_renewed_has_ended_before_the_next_begins() -> None:
-    course: list[str] = []
-
-    @asynccontextmanager
-    async def make() -> AsyncIterator[int]:
-        number = len(course)
-        course.append(f"begin {number}")
-        yield number
-        course.append(f"end {number}")
-
-    async with renewable(make) as made:
-        assert made.now == 0
-        await made.renew()
-        assert made.now == 2
-    assert course == ["begin 0", "end 0", "begin 2", "end 2"]
 
 
 @pytest.mark.system

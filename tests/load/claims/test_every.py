@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from livescale.load.claims.causes import reviewed_causes
 from livescale.load.claims.claim import Claim, Verdict
 from livescale.load.claims.every import CLAIMS
-from livescale.load.claims.run import check
+from livescale.load.claims.run import check, reviewed_causes
 from livescale.load.claims.workbench import TRACES
 from tests.docs.pages import DOCS
 from tests.load.claims.claims import workbench

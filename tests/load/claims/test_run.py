@@ -5,7 +5,8 @@ from pathlib import Path
 from msgspec import json
 
 from livescale.load.claims.claim import Claim, Verdict, cannot, one
-from livescale.load.claims.run import check, outdated, unreviewed
+from livescale.load.claims.every import CLAIMS
+from livescale.load.claims.run import check, outdated, reviewed_causes, unreviewed
 from livescale.load.claims.workbench import TRACES, Mode
 from tests.load.claims.claims import made_up, workbench
 
@@ -43,3 +44,10 @@ def test_failures_that_nobody_looked_at_and_causes_that_are_out_of_date(tmp_path
     assert outdated([check(fails, bench, {})], {"made-up": "known"}) == []
     assert outdated([holds], {"made-up": "known", "gone": "known"}) == ["made-up", "gone"]
     assert outdated([check(long(), bench, {})], {"long": "known"}) == []
+
+
+def test_every_cause_is_of_a_claim_that_is_measured_and_is_a_sentence() -> None:
+    measured = {claim.id for claim in CLAIMS if claim.measure}
+    for id, cause in reviewed_causes().items():
+        assert id in measured, id
+        assert cause.strip().endswith("."), id

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from livescale.load.bench.live.system import Watch, only_busy
-from livescale.load.bench.samples import Disturbed
-from livescale.shared.messages.membership import EngineLoad, LeaseChanged, WorkerReport
+from livescale.load.bench.live.system import only_busy
+from livescale.load.bench.watch import Watch
+from livescale.shared.messages.membership import EngineLoad, WorkerReport
 
 
 def worker_report(id: str, running: int) -> WorkerReport:
@@ -52,12 +52,3 @@ async def test_one_of_two_has_something_to_do_wherever_the_router_sends_a_first_
     async with only_busy(both.watch, worker, both.ask):
         assert both.watch.busy() == [worker]
     assert sum(both.running.values()) == 0
-
-
-async def test_a_worker_that_is_lost_ends_the_waiting_at_once() -> None:
-    watch = Watch()
-    waiting = asyncio.create_task(watch.until(lambda: False, "pigs fly"))
-    await asyncio.sleep(0)
-    watch.losses.hear(LeaseChanged(service="worker", id="worker-1", epoch=1, state="dead", reason="silent", at=0.0))
-    with pytest.raises(Disturbed, match=r"worker-1 was lost .silent.; it is not yet true that pigs fly"):
-        await asyncio.wait_for(waiting, 5.0)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from livescale.load.bench.models.adapter_fetches import RATE, FetchTimes, fetch_rows, measure_fetches
+from livescale.load.bench.system import Launcher
 from tests.checkpoints import tiny_checkpoint
 
 RANK = 32  # of the tiny model so that there is no room for two
@@ -22,9 +23,8 @@ def test_the_bar_is_a_share_of_the_bytes_at_the_rate_and_a_constant(later: float
 @pytest.mark.system
 async def test_every_other_request_of_a_system_fetches_its_adapter(tmp_path: Path) -> None:
     lines: list[str] = []
-    times = await measure_fetches(
-        Path(tiny_checkpoint("qwen2")), 2, lambda text: None, lambda name, line: lines.append(line), RANK
-    )
+    launcher = Launcher(lambda text: None, lambda name, line: lines.append(line))
+    times = await measure_fetches(launcher, Path(tiny_checkpoint("qwen2")), 2, RANK)
     assert len(times.absent) == len(times.resident) == 4
     # The first ones waited for the bytes, which came at the link's rate.
     assert min(times.absent) > times.size_bytes / RATE

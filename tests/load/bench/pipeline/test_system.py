@@ -1,9 +1,9 @@
 import pytest
 from msgspec.structs import replace
 
-from livescale.load.bench.live.system import Watch
 from livescale.load.bench.pipeline.system import TRAFFIC_LEFT
 from livescale.load.bench.transfer.multicast import flat
+from livescale.load.bench.watch import Watch
 from livescale.services.planner.plans.make_plan import make_plan
 from livescale.services.planner.plans.network import BUSY_SHARE, ServingFlow
 from livescale.shared.messages.membership import PeerTraffic, WorkerReport

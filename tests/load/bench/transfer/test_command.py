@@ -3,9 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from livescale.load.bench.record import RecordPrinter
-from livescale.load.bench.transfer.command import HopPass, receiver_rows, transfer
-from livescale.load.bench.transfer.node_messages import Done
+from livescale.load.bench.transfer.command import transfer
 from tests.load.bench.bench_output import records_in
 
 pytestmark = pytest.mark.system
@@ -21,37 +19,3 @@ def test_it_prints_a_line_for_the_hop_and_for_each_chain(transport: str) -> None
     assert records["chain of 3"]["against"] == pytest.approx(2 * (16 << 20) / 200e6, rel=1e-3)
     assert records["chain of 3"]["ratio"] >= 0.9
     assert result.exit_code == (0 if all(record["ok"] is not False for record in records.values()) else 1)
-
-
-SIZES = [10**8] * 10  # a gigabyte
-
-
-def hop_pass(copy: float, check: float, bare: float, checked: float, besides: float = 0.01) -> HopPass:
-    """A pass in which the receiver takes these CPU seconds for a gigabyte; `besides` is what each hop takes in any
-    case."""
-    firsts = ((cpu - besides) / len(SIZES) + besides for cpu in (bare, checked))
-    cpus = (copy, check, bare, checked, *firsts)
-    return HopPass(*({0: Done(0.0, 1.0, 0.01), 1: Done(0.0, 1.0, cpu)} for cpu in cpus))
-
-
-def test_a_receiver_is_held_against_a_copy_and_a_checksum_of_the_same_run() -> None:
-    passes = [hop_pass(0.16, 0.1, 0.19, 0.32)] * 3
-    found = {one.case: one for one in receiver_rows(RecordPrinter("transfer"), passes, SIZES, has_bars=True)}
-    copied = found["hop, receiver's CPU by bytes / copy"]
-    assert (copied.ratio, copied.bar, copied.ok) == (pytest.approx(1.125), 1.15, True)
-    verified = found["hop, checksums, receiver's CPU by bytes / copy and checksum"]
-    assert (verified.ratio, verified.ok) == (pytest.approx(0.31 / 0.26), False)
-    whole = found["hop, receiver's CPU in all / copy"]
-    assert (whole.ratio, whole.bar, whole.ok) == (pytest.approx(0.19 / 0.16), 1.15, False)
-    assert found["hop, receiver's CPU besides bytes"].value == pytest.approx(10.0)
-    absolute = found["hop, receiver's CPU in all"]
-    assert (absolute.against, absolute.ratio, absolute.ok) == (0.15, pytest.approx(0.19 / 0.15), None)
-    sockets = receiver_rows(RecordPrinter("transfer"), passes, SIZES, has_bars=False)
-    assert all(one.ok is None for one in sockets)
-
-
-def test_by_how_much_the_absolute_figure_is_missed_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    list(receiver_rows(RecordPrinter("transfer"), [hop_pass(0.16, 0.1, 0.18, 0.2)], SIZES, has_bars=True))
-    told = capsys.readouterr().err
-    assert "hop: the receiver takes 20% more CPU than 0.15 s/GB" in told
-    assert "checksums: the receiver" not in told

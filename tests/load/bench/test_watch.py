@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from livescale.load.bench.losses import Losses, heard
 from livescale.load.bench.samples import BenchFailed, Disturbed
+from livescale.load.bench.watch import Losses, Watch, heard
 from livescale.shared.messages.membership import LeaseChanged, LeaseState, ServiceName
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import LEASE
@@ -43,3 +43,12 @@ async def test_losses_are_heard_on_the_bus_and_wake_who_waits() -> None:
         await asyncio.wait_for(woken.wait(), 5.0)
     with pytest.raises(Disturbed):
         losses.check()
+
+
+async def test_a_worker_that_is_lost_ends_the_waiting_at_once() -> None:
+    watch = Watch()
+    waiting = asyncio.create_task(watch.until(lambda: False, "pigs fly"))
+    await asyncio.sleep(0)
+    watch.losses.hear(LeaseChanged(service="worker", id="worker-1", epoch=1, state="dead", reason="silent", at=0.0))
+    with pytest.raises(Disturbed, match=r"worker-1 was lost .silent.; it is not yet true that pigs fly"):
+        await asyncio.wait_for(waiting, 5.0)
