@@ -16,7 +16,7 @@ from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, LayerEntr
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import NOTHING, Filled, Sequence
 from livescale.shared.bus.contract import Ack, Context, Refusal
-from livescale.shared.links.contract import LinkError, Peer
+from livescale.shared.links.contract import LinkError, Peer, View
 from livescale.shared.messages.live import Pull, RequestsMoved, Task, Took
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.requests import leaving
@@ -88,7 +88,7 @@ class OutgoingHandOff:
         self,
         request: QueuedRequest,
         origin: HandOffOrigin,
-        kv: asyncio.Future[memoryview] | None,
+        kv: asyncio.Future[View] | None,
         channel: Channel,
         ranks: list[Node],
     ) -> None:
@@ -136,7 +136,7 @@ class OutgoingHandOff:
         finally:
             self.settle(False)
 
-    async def _send(self, peer: Peer, entry: LayerEntry, kv: asyncio.Future[memoryview]) -> None:
+    async def _send(self, peer: Peer, entry: LayerEntry, kv: asyncio.Future[View]) -> None:
         await send(peer, ACTIVATION, entry.activation)
         await self._answered()
         await send(peer, KV, await kv)
