@@ -24,6 +24,7 @@ from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import Clock, CountedIds
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
 from livescale.shared.simulation.processes import Process
+from livescale.shared.simulation.sparse_memory import SparseKv
 from livescale.shared.simulation.virtual_time import VirtualClock, machine_time
 
 EPOCH = 1_000_000.0  # wall time at the start
@@ -136,7 +137,7 @@ class VirtualCluster:
 
     def make_runner(self, told: WorkerSettings) -> Callable[[Clock], Runner]:
         """What makes the engine of a worker. Those who watch engines make ones of their own."""
-        return runner_maker(told, CPU)
+        return runner_maker(told, CPU, new_memory=SparseKv.of)
 
 
 @asynccontextmanager

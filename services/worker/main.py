@@ -10,8 +10,10 @@ from livescale.services.worker.engine.contract import NO_GPU_FEATURES, GpuFeatur
 from livescale.services.worker.engine.heap import keep_freed_memory
 from livescale.services.worker.engine.kernels.variants import KernelChoice, choose_kernels
 from livescale.services.worker.engine.modelled import ModelledRunner
+from livescale.services.worker.engine.modelled_memory import zeros
 from livescale.services.worker.resources import ResourceMaker
 from livescale.services.worker.settings import WorkerSettings
+from livescale.shared.links.contract import View
 from livescale.shared.memory.devices import CPU, NoDevice, choose_device, count_gpus
 from livescale.shared.model.latency import find_latency
 from livescale.shared.process.run import World, run_process
@@ -55,16 +57,20 @@ def use_of_gpu(settings: WorkerSettings, device: str) -> GpuFeatures:
 
 
 def runner_maker(
-    settings: WorkerSettings, device: str, used: GpuFeatures = NO_GPU_FEATURES, kernels: KernelChoice | None = None
+    settings: WorkerSettings,
+    device: str,
+    used: GpuFeatures = NO_GPU_FEATURES,
+    kernels: KernelChoice | None = None,
+    new_memory: Callable[[int], View] = zeros,
 ) -> Callable[[Clock], Runner]:
-    """A function that makes the engine of these settings.
+    """A function that makes the engine of these settings. A modelled one exports KV into `new_memory`.
 
     Raises ValueError for a latency that does not exist or is not valid.
     """
     if settings.engine == "modelled":
         latency = find_latency(settings.engine_profile)
-        memory = settings.kv_bytes, settings.block_size
-        return lambda clock: ModelledRunner(*memory, latency, settings.engine_speed, clock, settings.host_kv_bytes)
+        sizes, host_bytes = (settings.kv_bytes, settings.block_size), settings.host_kv_bytes
+        return lambda clock: ModelledRunner(*sizes, latency, settings.engine_speed, clock, host_bytes, new_memory)
 
     from livescale.services.worker.engine.runner import (
         EngineRunner,  # of torch, which takes seconds and much memory to import

@@ -31,6 +31,7 @@ class QueuedSubscription(Generic[M]):
         self._closed = False
         self._leave: Callable[[], Awaitable[None]] | None = None
         self._take_soon: Callable[[], object] | None = None  # of who reads by `each`
+        self._take_now: Callable[[Received[M]], bool] | None = None  # of the same, if nothing comes before
         self._is_taken_soon = False
 
     def on_close(self, leave: Callable[[], Awaitable[None]]) -> None:
@@ -53,6 +54,8 @@ class QueuedSubscription(Generic[M]):
             self.dropped += 1
             self._counts["dropped_slow_reader"] += 1
             self._log.warning("reader_too_slow", subject, limit=self._limit)
+            return
+        if self._take_now is not None and not self._queue and self._take_now(received):
             return
         self._size_bytes += len(data)
         self._queue.append((received, len(data)))
@@ -90,25 +93,40 @@ class QueuedSubscription(Generic[M]):
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
         over: asyncio.Future[None] = loop.create_future()
-        take_all = partial(self._take_all, take, over, task)
-        # The turn in which a task that reads would be woken. Virtual time leaves out one before which nothing happens.
-        call_soon = getattr(loop, "call_next", loop.call_soon)
-        self._take_soon = partial(call_soon, take_all, context=copy_context())
+        context, take_all = copy_context(), partial(self._take_all, take, over, task)
+        # The turn in which a task that reads would be woken.
+        self._take_soon = partial(loop.call_soon, take_all, context=context)
+        if (is_next := getattr(loop, "is_next", None)) is not None:
+            # Virtual time leaves out a turn before which nothing happens.
+
+            def take_now(received: Received[M]) -> bool:
+                if not is_next(context):
+                    return False
+                context.run(take_all, received)
+                return True
+
+            self._take_now = take_now
         take_all()
         try:
             await over
         finally:
-            self._take_soon = None
+            self._take_soon = self._take_now = None
 
     def _take_all(
-        self, take: Callable[[Received[M]], None], over: asyncio.Future[None], task: asyncio.Task[Any]
+        self,
+        take: Callable[[Received[M]], None],
+        over: asyncio.Future[None],
+        task: asyncio.Task[Any],
+        *first: Received[M],
     ) -> None:
-        """Take all that is queued. A task that was cancelled meanwhile reads no more."""
+        """Take what comes first and all that is queued. A task that was cancelled meanwhile reads no more."""
         self._is_taken_soon = False
         if over.done() or task.cancelling():
             return
         queue = self._queue
         try:
+            for received in first:
+                take(received)
             while queue:
                 entry = queue.popleft()
                 if entry is None:

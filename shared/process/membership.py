@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextvars import copy_context
 
 import structlog
 from msgspec.structs import replace
@@ -60,8 +61,11 @@ class Membership:
         self._on_stale = on_stale
         self._epoch = 0
         self._joined = asyncio.Event()
-        self._is_changed = False
-        self._waits: asyncio.Future[None] | None = None  # for a change, or the next heartbeat
+        self._over: asyncio.Future[None] | None = None  # of the reports, where one fails
+        self._next: asyncio.Handle | None = None  # report
+        self._is_due = False  # the next report, in the next turn of the loop
+        self._context = copy_context()
+        self._away = 0.0  # seconds, at the last report
         self._seldom = RateLimitedLog(clock.now)
 
     @property
@@ -82,9 +86,10 @@ class Membership:
 
     def changed(self) -> None:
         """Send a report now instead of at the next heartbeat."""
-        self._is_changed = True
-        if self._waits is not None and not self._waits.done():
-            self._waits.set_result(None)
+        if self._next is not None and not self._is_due:
+            self._is_due = True
+            self._next.cancel()
+            self._next = asyncio.get_running_loop().call_soon(self._tell, context=self._context)
 
     async def run(self) -> None:
         """Join and report until cancelled, then leave. Raises Refusal where the registry refuses this process."""
@@ -127,31 +132,39 @@ class Membership:
         self.changed()
         log.info("joined", epoch=answer.epoch)
 
-    def _tell_away(self, seconds: float) -> None:
-        service, id, at = self._join.service, self._join.id, self._clock.wall()
-        told = WasAway(service=service, id=id, host=self._join.host, seconds=seconds, at=at)
-        self._bus.publish(AWAY, told, service=service, id=id)
-
     async def _report_for_ever(self) -> None:
-        away = self._clock.away
-        while True:
-            before, away = away, self._clock.away
-            if away - before >= TOLD_SECONDS:
-                self._tell_away(away - before)
-            if not self._joined.is_set():
-                await self._joined.wait()
-            self._is_changed = False
-            self._bus.publish(HEARTBEAT, self._report(self._epoch), service=self._join.service, id=self._join.id)
-            await self._wait_for_change(REPORT_SECONDS)
-
-    async def _wait_for_change(self, seconds: float) -> None:
-        """Wait for a change, but no longer than this."""
+        """Report from the joining on: each report sets when the next one is due."""
+        await self._joined.wait()
         loop = asyncio.get_running_loop()
-        # A timeout would do the same, at several times the cost: it cancels the task. Each of thousands waits so.
-        due = loop.call_later(seconds, self.changed)
+        self._over, self._context, self._away = loop.create_future(), copy_context(), self._clock.away
+        # Each of thousands waits for its next report. A task that did would cost several times as much.
+        self._tell()
         try:
-            if not self._is_changed:
-                self._waits = loop.create_future()
-                await self._waits
+            await self._over
         finally:
-            due.cancel()
+            if self._next is not None:
+                self._next.cancel()
+                self._next = None
+
+    def _tell(self) -> None:
+        """Report now, if this process is a member; it is told when it has joined again."""
+        assert self._over is not None, "reports have begun"
+        if self._over.done():
+            return
+        self._is_due = False
+        try:
+            self._tell_away()
+            if self._joined.is_set():
+                report = self._report(self._epoch)
+                self._bus.publish(HEARTBEAT, report, service=report.service, id=report.id)
+        except Exception as error:  # noqa: BLE001 who runs the reports hears of it
+            self._over.set_exception(error)
+        if not self._is_due:
+            self._next = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._tell, context=self._context)
+
+    def _tell_away(self) -> None:
+        before, self._away = self._away, self._clock.away
+        if (seconds := self._away - before) >= TOLD_SECONDS:
+            service, id, at = self._join.service, self._join.id, self._clock.wall()
+            told = WasAway(service=service, id=id, host=self._join.host, seconds=seconds, at=at)
+            self._bus.publish(AWAY, told, service=service, id=id)

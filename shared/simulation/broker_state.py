@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from math import inf
+from typing import Any
 
 from livescale.shared.bus.codec import decode, encode
 from livescale.shared.bus.contract import Disconnected, M
@@ -21,36 +22,36 @@ class DelayedDeliveries:
     def __init__(self) -> None:
         self._latest: dict[Hashable, float] = {}  # when the last message of each way arrives; old ones until forgotten
         self._before_forgetting = MOST_WAYS  # messages
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: Any = None  # of virtual time or not
+        self._is_virtual = False
 
     def add_all(self, times: Sequence[float], arrive: Callable[[], None], way: Hashable = None) -> None:
-        """Add a message that comes after each of so many seconds: the first on its `way`, copies on none."""
-        for seconds in times:
-            self.add(seconds, arrive, way)
-            way = None
-
-    def add(self, seconds: float, arrive: Callable[[], None], way: Hashable = None) -> None:
-        """Call `arrive` after so many seconds, but not before what was added earlier for the same `way`."""
+        """Call `arrive` after each of so many seconds. The first is not before what was added earlier for the same
+        `way`; copies are on none."""
         loop = self._loop
         if loop is None:  # asking for it each time is a system call
             loop = self._loop = asyncio.get_running_loop()
-        now = loop.now if isinstance(loop, VirtualTimeLoop) else loop.time()
-        latest = -inf if way is None else self._latest.get(way, -inf)
-        if seconds <= 0 and latest < now:
-            arrive()
-            return
-        at = now + seconds
-        if at < latest:
-            at = latest
-        if way is not None:
-            self._latest[way] = at
-            self._before_forgetting -= 1
-            if not self._before_forgetting:
-                self._forget(now)
-        if isinstance(loop, VirtualTimeLoop):
-            loop.call_in_no_process(at, arrive)
-        else:
-            loop.call_at(at, arrive)
+            self._is_virtual = isinstance(loop, VirtualTimeLoop)
+        now: float = loop.now if self._is_virtual else loop.time()
+        for seconds in times:
+            latest = -inf if way is None else self._latest.get(way, -inf)
+            if seconds <= 0 and latest < now:
+                arrive()
+                way = None
+                continue
+            at = now + seconds
+            if at < latest:
+                at = latest
+            if way is not None:
+                self._latest[way] = at
+                self._before_forgetting -= 1
+                if not self._before_forgetting:
+                    self._forget(now)
+                way = None
+            if self._is_virtual:
+                loop.call_in_no_process(at, arrive)
+            else:
+                loop.call_at(at, arrive)
 
     def _forget(self, now: float) -> None:
         """Forget the ways on which everything has arrived."""

@@ -53,18 +53,15 @@ class ListenerTable:
     """All listeners. A message goes to those that match its subject, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._listeners: set[Listener] = set()
+        self.listeners: set[Listener] = set()
         self._root = SubjectNode()
         self._numbers = count()
         self._turn = count()
         self._found: dict[str, FoundListeners] = {}  # by subject, until listeners change
 
-    def __contains__(self, listener: Listener) -> bool:
-        return listener in self._listeners
-
     def add(self, listener: Listener) -> None:
         self._found.clear()
-        self._listeners.add(listener)
+        self.listeners.add(listener)
         node = self._root
         for token in listener.wanted.split("."):
             node = node.following.setdefault(token, SubjectNode())
@@ -72,7 +69,7 @@ class ListenerTable:
 
     def remove(self, listener: Listener) -> None:
         self._found.clear()
-        self._listeners.remove(listener)
+        self.listeners.remove(listener)
         tokens, path = listener.wanted.split("."), [self._root]
         for token in tokens:
             path.append(path[-1].following[token])

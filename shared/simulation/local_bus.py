@@ -102,16 +102,17 @@ class LocalBroker:
             watcher.deliver(subject, data, headers, None)
         chosen = self.routes.choose(subject)
         if not self.lose(subject):
+            add_all, deliver, usual = self.arrivals.add_all, self._deliver, self.delays
             for listener in chosen:
                 way = None if sender is None else (sender, subject, listener)
-                arrive = partial(self._deliver, listener, subject, data, headers, reply)
-                self.arrivals.add_all((delays or listener.delays or self.delays)(subject), arrive, way)
+                arrive = partial(deliver, listener, subject, data, headers, reply)
+                add_all((delays or listener.delays or usual)(subject), arrive, way)
         return len(chosen)
 
     def _deliver(
         self, listener: Listener, subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None
     ) -> None:
-        if self.connected and listener in self.routes:
+        if self.connected and listener in self.routes.listeners:
             listener.deliver(subject, data, headers, reply)
 
 

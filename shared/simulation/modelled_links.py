@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from livescale.shared.links.contract import Buffer, LinkError, View
 from livescale.shared.links.link_path import LinkPath
-from livescale.shared.simulation.sparse_memory import SparseBytes, SparseContent
+from livescale.shared.simulation.sparse_memory import SparseBytes, SparseContent, SparseKv
 
 PATH = LinkPath("modelled", "a simulation hands messages over in its own memory")
 Content = bytes | memoryview | SparseContent  # of a message, by the kind of its memory
@@ -157,12 +157,13 @@ class ModelledPeer:
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
         # Real bytes stay as they are until this returns, and are copied once.
-        data = buffer.view.copy() if isinstance(buffer.view, SparseBytes) else buffer.view
+        view = buffer.view
+        data = view.copy() if isinstance(view, SparseBytes) else view
         if self.is_open:
             await self._or_close(asyncio.sleep(self._network.delay_seconds))
         if not self.is_open:
             raise LinkError(f"send {tag:#x}: the peer closed the channel")
-        if isinstance(data, SparseContent):
+        if isinstance(data, SparseContent) and not isinstance(view, SparseKv):
             data = self._network.spoil(self._goes.way[0], data)
         assert isinstance(data, SparseContent | memoryview)
         self._goes.put(tag, data)

@@ -7,7 +7,7 @@ description: one that is damaged, mixed up, or not whole has another.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from livescale.shared.memory.arena import BumpAllocator
 from livescale.shared.memory.devices import DeviceBytes
@@ -82,17 +82,24 @@ class SparseBytes(DeviceBytes):
         self.nbytes = nbytes
 
     @classmethod
-    def of(cls, nbytes: int) -> "SparseBytes":
+    def of(cls, nbytes: int) -> Self:
         """Return empty memory of this size, which takes no room."""
         return cls(SparseMemory(), 0, nbytes)
 
-    def __getitem__(self, part: slice) -> "SparseBytes":
+    def __getitem__(self, part: slice) -> Self:
         start, stop, _ = part.indices(self.nbytes)
-        return SparseBytes(self._sparse, self._offset + start, max(stop - start, 0))
+        return type(self)(self._sparse, self._offset + start, max(stop - start, 0))
 
     def fill(self, content: bytes) -> None:
         """Write bytes that are known by a name alone."""
         self.put(SparseContent(self.nbytes, [Extent(0, self.nbytes, content, 0)]))
+
+    def written(self) -> bytes:
+        """Return all bytes, of memory where each content is as long as what it was written to, and 0 elsewhere."""
+        data = bytearray(self.nbytes)
+        for start, stop, content, origin in self.copy().extents:
+            data[start:stop] = content[origin : origin + stop - start]
+        return bytes(data)
 
     def copy(self) -> SparseContent:
         return SparseContent(self.nbytes, self._sparse.read(self._offset, self._offset + self.nbytes))
@@ -105,6 +112,12 @@ class SparseBytes(DeviceBytes):
         """What the bytes are, in place of the bytes."""
         for start, stop, content, origin in self.copy().extents:
             yield memoryview(b"%d %d %d %d " % (start, stop, origin, len(content)) + content)
+
+
+class SparseKv(SparseBytes):
+    """Memory for KV: what is written there is bytes, and the rest is empty."""
+
+    __slots__ = ()
 
 
 class SparseArena:

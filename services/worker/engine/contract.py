@@ -222,7 +222,10 @@ class Runner(Protocol):
         Raises BlockMissing before its block was added.
         """
 
-    def export_kv(self, blocks: range, layers: int) -> asyncio.Future[memoryview]:
+    def new_memory(self, size_bytes: int) -> View:
+        """Return memory of the host for KV that another runner has exported. What is in it before means nothing."""
+
+    def export_kv(self, blocks: range, layers: int) -> asyncio.Future[View]:
         """Copy the KV of the first `layers` layers in `blocks` as it is now, before the blocks' next owner writes."""
 
     def export_slices(self, slices: Sequence[KvSlice], spare_bytes: int = 0) -> asyncio.Future[memoryview]:

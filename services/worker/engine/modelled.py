@@ -7,6 +7,7 @@ of it is missing or is not that of the request, tokens are others than they shou
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import structlog
 
@@ -20,6 +21,7 @@ from livescale.services.worker.engine.contract import (
     rows_of,
 )
 from livescale.services.worker.engine.modelled_engine import ModelledEngine
+from livescale.services.worker.engine.modelled_memory import zeros
 from livescale.services.worker.engine.modelled_steps import (
     blocks_seconds,
     embedding_seconds,
@@ -51,6 +53,8 @@ from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 # caused by the timer.
 MOST_LATE_SECONDS = 0.005
 
+T = TypeVar("T")
+
 log = structlog.get_logger()
 
 
@@ -65,9 +69,11 @@ class ModelledRunner:
         speed: float,
         clock: Clock,
         host_bytes: int = 0,
+        new_memory: Callable[[int], View] = zeros,
     ) -> None:
         """`memory_bytes` and `host_bytes` are for the KV cache and KV in host memory; they are counted and not
-        taken."""
+        taken. KV that is exported goes into `new_memory`."""
+        self.new_memory = new_memory
         self.rates = EngineRates()
         self.joined_rows = GPU_ROWS
         self.applies_grammars = False  # tokens are made up
@@ -130,7 +136,9 @@ class ModelledRunner:
                 f"--kv-bytes is {self._memory_bytes}, and one block of this model's KV cache takes {each}; raise it"
             )
         self.rates = EngineRates()
-        self._model = ModelledEngine(manifest, blocks, self._block_tokens, self._host_bytes // each, self._tell_missing)
+        self._model = ModelledEngine(
+            manifest, blocks, self._block_tokens, self._host_bytes // each, self._tell_missing, self.new_memory
+        )
         return blocks
 
     async def add_block(self, index: int, buffer: View) -> None:
@@ -179,7 +187,7 @@ class ModelledRunner:
         took = await self._take(seconds)
         self.rates.observe_layer(rows_of(partials), model.layers, took)
 
-    def export_kv(self, blocks: range, layers: int) -> asyncio.Future[memoryview]:
+    def export_kv(self, blocks: range, layers: int) -> asyncio.Future[View]:
         return _at_once(self._loaded().export_kv(blocks, layers))
 
     def export_slices(self, slices: Sequence[KvSlice], spare_bytes: int = 0) -> asyncio.Future[memoryview]:
@@ -220,7 +228,7 @@ class ModelledRunner:
         return self._model
 
 
-def _at_once(exported: memoryview) -> asyncio.Future[memoryview]:
-    future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+def _at_once(exported: T) -> asyncio.Future[T]:
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     future.set_result(exported)
     return future

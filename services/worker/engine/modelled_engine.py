@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from livescale.services.worker.engine.contract import BlockMissing, LayerwiseRun, Slab, StageResult, slabs
 from livescale.services.worker.engine.modelled_kv import ModelledKv
+from livescale.services.worker.engine.modelled_memory import export, take, zeros
 from livescale.services.worker.engine.modelled_steps import (
     choose_token,
     damaged,
@@ -29,6 +30,7 @@ from livescale.services.worker.scheduling.batch import (
     kv_bytes,
     slice_bytes,
 )
+from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.requests import TokenLogprobs
 
@@ -45,8 +47,10 @@ class ModelledEngine:
         block_tokens: int,
         host_blocks: int = 0,
         on_missing: OnMissing = lambda chunk, layers: None,
+        new_memory: Callable[[int], View] = zeros,
     ) -> None:
-        """`on_missing` is called with a chunk and layers that attended to something else than the request's KV."""
+        """`on_missing` is called with a chunk and layers that attended to something else than the request's KV.
+        Exported KV goes into `new_memory`."""
         self.layers = manifest.config.num_hidden_layers
         self._manifest = manifest
         self._block_tokens = block_tokens
@@ -54,6 +58,7 @@ class ModelledEngine:
         self._origin = first_state(manifest.version)
         self._kv = ModelledKv(self.layers, kv_blocks, block_tokens, host_blocks)
         self._on_missing = on_missing
+        self._new_memory = new_memory
 
     def add_block(self, index: int) -> None:
         if not 0 <= index < len(self._manifest.blocks):
@@ -65,7 +70,7 @@ class ModelledEngine:
         self._need(range(len(self._manifest.blocks)))
         self.lay_down(batch.prefixes.copies, ())
         for kv in batch.imports:
-            self._kv.take(self._kv.slots(kv.blocks), range(kv.layers), kv.data)
+            take(self._kv, self._kv.slots(kv.blocks), range(kv.layers), kv.data)
         return self._choose((self._enter(chunk)[-1], chunk) for chunk in batch.chunks)
 
     def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
@@ -101,16 +106,16 @@ class ModelledEngine:
             partial.done += 1
         return run
 
-    def export_kv(self, blocks: range, layers: int) -> memoryview:
+    def export_kv(self, blocks: range, layers: int) -> View:
         tokens = len(blocks) * self._block_tokens
-        data = memoryview(bytearray(kv_bytes(self._manifest, tokens, layers, self._block_tokens)))
-        self._kv.export(self._kv.slots(blocks), range(layers), data)
+        data = self._new_memory(kv_bytes(self._manifest, tokens, layers, self._block_tokens))
+        export(self._kv, self._kv.slots(blocks), range(layers), data)
         return data
 
     def export_slices(self, slices: Sequence[KvSlice], spare_bytes: int = 0) -> memoryview:
         data = memoryview(bytearray(self._slices_bytes(slices) + spare_bytes))
         for one, part in self._parts(slices, data):
-            self._kv.export(self._kv.slots(one.blocks)[one.start : one.stop], one.layers, part)
+            export(self._kv, self._kv.slots(one.blocks)[one.start : one.stop], one.layers, part)
         return data
 
     def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
@@ -119,7 +124,7 @@ class ModelledEngine:
         if data.nbytes != expected:
             raise ValueError(f"{len(slices)} slices are {expected} bytes of KV, not {data.nbytes}")
         for one, part in self._parts(slices, data):
-            self._kv.take(self._kv.slots(one.blocks)[one.start : one.stop], one.layers, part)
+            take(self._kv, self._kv.slots(one.blocks)[one.start : one.stop], one.layers, part)
 
     def lay_down(self, copies: Sequence[KvCopy], pieces: Sequence[KvPiece]) -> None:
         """Make copies that are due, then store pieces. Raises ValueError for a wrong number of bytes."""

@@ -7,7 +7,7 @@ to it.
 """
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from livescale.services.worker.engine.modelled_steps import STATE_BYTES, follows
@@ -98,25 +98,20 @@ class ModelledKv:
         self._register(extent, slots)
         self._join(extent)
 
-    def export(self, slots: range, layers: range, data: memoryview) -> None:
-        """Write what `layers` have in `slots` into `data`, each layer's part as long as the others', with 0 for what is
-        missing."""
-        part_bytes = data.nbytes // len(layers)
+    def export(self, slots: range, layers: range, part_bytes: int) -> Iterator[tuple[int, bytes]]:
+        """Yield what `layers` have in `slots`, each with its place: the part of each layer takes `part_bytes`, and is 0
+        where nothing is."""
         for extent in self._touching(slots):
             start, stop = max(extent.start, slots.start), min(extent.stop, slots.stop)
             states = extent.part(start, stop).tobytes()
             for number, layer in enumerate(layers):
                 if extent.layers >> layer & 1:
-                    place = number * part_bytes + (start - slots.start) * STATE_BYTES
-                    data[place : place + len(states)] = states
+                    yield number * part_bytes + (start - slots.start) * STATE_BYTES, states
 
-    def take(self, slots: range, layers: range, data: memoryview) -> None:
-        """Store what `export` wrote for as many slots of these layers."""
-        part_bytes = data.nbytes // len(layers)
+    def take(self, slots: range, layers: range, parts: Iterable[bytes]) -> None:
+        """Store what `export` told for as many slots of these layers: the beginning of the part of each."""
         equal: dict[bytes, int] = {}  # layers with the same states
-        for number, layer in enumerate(layers):
-            start = number * part_bytes
-            came = data[start : start + len(slots) * STATE_BYTES].tobytes()
+        for layer, came in zip(layers, parts, strict=True):
             equal[came] = equal.get(came, 0) | 1 << layer
         self._clear(slots, self.mask(layers))
         for came, mask in equal.items():

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from livescale.shared.links.contract import Buffer, Link, LinkError, Peer
+from livescale.shared.links.contract import Buffer, Link, LinkError, Peer, View
 from livescale.shared.messages.transfers import Node
 from livescale.shared.transfer.arrivals import checksum
 from livescale.shared.transfer.chunks import TICKETS, first_ticket
@@ -67,7 +67,7 @@ class Channel:
             undo.pop_all()
 
 
-async def send(peer: Peer, part: int, data: memoryview) -> None:
+async def send(peer: Peer, part: int, data: View) -> None:
     """Send all of `data`, then its checksum. Raises LinkError."""
     for tag, buffer in _pieces(part, data):
         await peer.send(tag, buffer, timeout=PIECE_SECONDS)
@@ -76,16 +76,22 @@ async def send(peer: Peer, part: int, data: memoryview) -> None:
 
 async def receive(peer: Peer, part: int, size_bytes: int) -> memoryview:
     """Receive so many bytes. Raises LinkError, also where something else arrived than was sent."""
-    data, sent = memoryview(bytearray(size_bytes)), memoryview(bytearray(DIGEST_BYTES))
+    data = memoryview(bytearray(size_bytes))
+    await receive_into(peer, part, data)
+    return data
+
+
+async def receive_into(peer: Peer, part: int, data: View) -> None:
+    """Receive as many bytes as `data` has, into it. Raises LinkError as `receive` does."""
+    sent = memoryview(bytearray(DIGEST_BYTES))
     for tag, buffer in _pieces(part, data):
         await peer.receive(tag, buffer, timeout=PIECE_SECONDS)
     await peer.receive(_digest_tag(part), Buffer(sent), timeout=PIECE_SECONDS)
     if sent != await _digest(data):
-        raise LinkError(f"{size_bytes} bytes arrived damaged, their checksum is another")
-    return data
+        raise LinkError(f"{data.nbytes} bytes arrived damaged, their checksum is another")
 
 
-def _pieces(part: int, data: memoryview) -> Iterator[tuple[int, Buffer]]:
+def _pieces(part: int, data: View) -> Iterator[tuple[int, Buffer]]:
     for number, start in enumerate(range(0, data.nbytes, PIECE_BYTES)):
         yield part << TAG_BITS | number, Buffer(data[start : start + PIECE_BYTES])
 
@@ -94,7 +100,7 @@ def _digest_tag(part: int) -> int:
     return part << TAG_BITS | DIGEST_NUMBER
 
 
-async def _digest(data: memoryview) -> memoryview:
+async def _digest(data: View) -> memoryview:
     # A thread takes longer to begin, beside a step that is computed, than as much takes to be read.
     digest = checksum(data) if data.nbytes <= SMALL_BYTES else await asyncio.to_thread(checksum, data)
     return memoryview(bytearray(digest.to_bytes(DIGEST_BYTES, "big")))

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Collection, Coroutine
+from typing import cast
 
 import structlog
 
-from livescale.services.worker.instance.handoff import ACTIVATION, KV, Channel, receive
+from livescale.services.worker.instance.handoff import ACTIVATION, KV, Channel, receive, receive_into
 from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.scheduling.batch import (
-    NO_BYTES,
     PROMPT_CUT,
     LayerEntry,
     activation_bytes,
@@ -198,14 +198,11 @@ class IncomingHandOff:
 
     async def _receive_kv(self, peer: Peer) -> memoryview:
         """Receive this rank's part, and have each of the other ranks receive its own."""
-        size_bytes, kv = self._task.kv_bytes, NO_BYTES
-
-        async def own() -> None:
-            nonlocal kv
-            kv = await receive(peer, KV, size_bytes)
-
-        await together(own(), self._group.leader.take(self.request_id, self._channel, self._ranks, size_bytes))
-        return kv
+        size_bytes = self._task.kv_bytes
+        kv = self._context.runner.new_memory(size_bytes)
+        others = self._group.leader.take(self.request_id, self._channel, self._ranks, size_bytes)
+        await together(receive_into(peer, KV, kv), others)
+        return cast("memoryview", kv)  # only a modelled engine has other memory, and knows it
 
     async def _patiently(self, work: Coroutine[None, None, memoryview]) -> memoryview:
         """Await `work`. Raises LinkError, also once the target is known to be dead."""

@@ -21,7 +21,7 @@ from livescale.services.worker.scheduling.batch import (
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import NOTHING, Filled, Sequence
 from livescale.shared.bus.contract import Ack, Context, Refusal
-from livescale.shared.links.contract import LinkError, Peer
+from livescale.shared.links.contract import LinkError, Peer, View
 from livescale.shared.messages.live import Pull, Task, Took
 from livescale.shared.messages.parameters import Manifest
 
@@ -94,7 +94,7 @@ class OutgoingHandOff:
         self,
         request: QueuedRequest,
         origin: HandOffOrigin,
-        kv: asyncio.Future[memoryview] | None,
+        kv: asyncio.Future[View] | None,
         channel: Channel,
         pull: Pull,
     ) -> None:
@@ -142,7 +142,7 @@ class OutgoingHandOff:
         finally:
             self.settle(False)
 
-    async def _send(self, peer: Peer, entry: LayerEntry, kv: asyncio.Future[memoryview]) -> None:
+    async def _send(self, peer: Peer, entry: LayerEntry, kv: asyncio.Future[View]) -> None:
         await send(peer, ACTIVATION, entry.activation)
         await self._answered()
         await send(peer, KV, await kv)

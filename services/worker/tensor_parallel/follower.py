@@ -8,19 +8,19 @@ import asyncio
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
-from typing import assert_never
+from typing import assert_never, cast
 
 import structlog
 from msgspec import structs
 
 from livescale.services.worker.engine.contract import LayerwiseRun, RankLost
 from livescale.services.worker.instance.context import WorkerContext
-from livescale.services.worker.instance.handoff import KV, Channel, receive, send
+from livescale.services.worker.instance.handoff import KV, Channel, receive_into, send
 from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, KvImport
 from livescale.services.worker.tensor_parallel.adapters import RankAdapters
 from livescale.services.worker.tensor_parallel.wire import decode_batch
 from livescale.shared.bus.contract import BusError, Refusal
-from livescale.shared.links.contract import Link, LinkError
+from livescale.shared.links.contract import Link, LinkError, View
 from livescale.shared.messages.ranks import (
     AskMeeting,
     Meeting,
@@ -46,7 +46,7 @@ class RankKv:
         self._link = context.link
         self._runner = context.runner
         self._tasks = context.tasks
-        self._late: dict[str, tuple[RankTake, memoryview]] = {}  # by request
+        self._late: dict[str, tuple[RankTake, View]] = {}  # by request
         self._coming: dict[asyncio.Timeout, RankTake] = {}
         self._keep: RankKeep | None = None  # the last one
         self._sending: set[asyncio.Task[None]] = set()
@@ -95,7 +95,7 @@ class RankKv:
         if kv.request_id not in self._late:
             raise RankLost(f"this rank has no KV of request {kv.request_id}")
         _, data = self._late.pop(kv.request_id)
-        return replace(kv, data=data)
+        return replace(kv, data=cast("memoryview", data))  # only a modelled engine has other memory, and knows it
 
     def _is_wanted(self, take: RankTake) -> bool:
         return self._keep is None or take.after >= self._keep.step or take.request_id in self._keep.requests
@@ -105,14 +105,16 @@ class RankKv:
             if not patience.expired():
                 patience.reschedule(asyncio.get_running_loop().time())
 
-    async def _receive(self, command: RankTake) -> memoryview:
+    async def _receive(self, command: RankTake) -> View:
         peer = await Channel(self._link, command.sender, command.ticket, command.secret).connect()
         try:
-            return await receive(peer, KV, command.size_bytes)
+            kv = self._runner.new_memory(command.size_bytes)
+            await receive_into(peer, KV, kv)
+            return kv
         finally:
             await peer.close()
 
-    async def _send(self, command: RankGive, kv: asyncio.Future[memoryview]) -> None:
+    async def _send(self, command: RankGive, kv: asyncio.Future[View]) -> None:
         channel = Channel(self._link, command.to, command.ticket, command.secret)
         try:
             async with channel.giving() as peer:

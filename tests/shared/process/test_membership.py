@@ -83,6 +83,27 @@ def test_a_change_is_reported_at_once_and_only_once() -> None:
     in_virtual_time(main())
 
 
+def test_a_report_that_cannot_be_made_ends_the_process() -> None:
+    async def main() -> None:
+        broker = LocalBroker(CLOCK)
+        registry, bus = broker.connect(), broker.connect()
+        await answer_joins(registry, [1])
+
+        def fail_later(epoch: int) -> Report:
+            if CLOCK.now() > 1.2:
+                raise ZeroDivisionError("the second half of the second second")
+            return Beat(service="worker", id="worker-0", epoch=epoch)
+
+        with pytest.raises(ExceptionGroup) as caught:
+            await worker(bus, report=fail_later).run()
+        assert [type(each) for each in caught.value.exceptions] == [ZeroDivisionError]
+        assert CLOCK.now() == pytest.approx(1.5)
+        await registry.close()
+        await bus.close()
+
+    in_virtual_time(main())
+
+
 def test_it_waits_for_a_registry_that_comes_late() -> None:
     async def main() -> None:
         broker = LocalBroker(CLOCK)

@@ -10,6 +10,8 @@ from livescale.shared.links.contract import Buffer, LinkError
 from livescale.shared.links.shaping import ShapedLink, SingleRate
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.modelled_links import ModelledLink, ModelledNetwork, ModelledPeer
+from livescale.shared.simulation.sparse_memory import SparseBytes, SparseKv
+from livescale.shared.transfer.arrivals import checksum
 
 DELAY = 0.001
 
@@ -56,6 +58,19 @@ def test_messages_are_matched_by_tag_in_any_order_and_by_order_within_a_tag() ->
             await pair.to_b.send(tag, buffer(data), timeout=1)
         assert [await received(pair.to_a, tag, 2) for tag in (2, 1, 1)] == [b"22", b"11", b"33"]
         assert await early == b"44"
+
+    play(act)
+
+
+@pytest.mark.parametrize("memory", [SparseBytes, SparseKv])
+def test_parameters_are_spoiled_on_the_way_and_kv_is_not(memory: type[SparseBytes]) -> None:
+    async def act(pair: LinkPair) -> None:
+        sent, came = memory.of(7), memory.of(7)
+        sent.fill(b"content")
+        pair.network.spoil = lambda sender, content: content.damaged()
+        await pair.to_b.send(1, Buffer(sent), timeout=1)
+        await pair.to_a.receive(1, Buffer(came), timeout=1)
+        assert (checksum(came) == checksum(sent)) == (memory is SparseKv)
 
     play(act)
 

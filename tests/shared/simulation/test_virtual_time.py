@@ -68,6 +68,26 @@ def test_timers_of_the_machine_and_of_processes_fire_in_one_order() -> None:
     assert virtual_time.run(main()) == [1.0, 1.2, 1.5, 2.3, 2.4, 3.1, 3.6, 3.7]
 
 
+def test_messages_that_arrive_one_by_one_keep_their_place_among_timers() -> None:
+    async def main() -> list[str]:
+        loop, seen = virtual_time.running_loop(), list[str]()
+        loop.call_in_no_process(2.0, partial(seen.append, "second"))
+        loop.call_in_no_process(1.0, partial(loop.call_soon, seen.append, "what follows from the first"))
+        loop.call_in_no_process(3.0, partial(seen.append, "one of two at a time"))
+        loop.call_at(3.0, seen.append, "the other of two")
+        loop.call_in_no_process(3.0, partial(seen.append, "one more"))
+        await asyncio.sleep(4.0)
+        return seen
+
+    assert virtual_time.run(main()) == [
+        "what follows from the first",
+        "second",
+        "one of two at a time",
+        "the other of two",
+        "one more",
+    ]
+
+
 def test_a_call_that_would_be_next_is_made_at_once() -> None:
     assert calls_that_are_next(beside=False) == ["next", "arrived", "later", "the task", "by a task"]
 
@@ -84,7 +104,8 @@ def calls_that_are_next(*, beside: bool) -> list[str]:
         assert isinstance(loop, virtual_time.VirtualTimeLoop)
 
         def call_next(name: str) -> None:
-            loop.call_next(lambda: seen.append(name), context=copy_context())
+            context, note = copy_context(), partial(seen.append, name)
+            context.run(note) if loop.is_next(context) else loop.call_soon(note, context=context)
 
         def arrive() -> None:
             call_next("next")

@@ -56,7 +56,9 @@ def layers_done(made: ModelledEngine, tokens: list[int], layers: int) -> tuple[L
     run, blocks = LayerwiseRun([prompt(tokens, range(2, 22))]), range(2, 2 + -(-len(tokens) // BLOCK_TOKENS))
     for _ in range(layers):
         made.run_layer([run])
-    return LayerEntry(layers, len(tokens), memoryview(bytearray(run.activation))), made.export_kv(blocks, layers)
+    kv = made.export_kv(blocks, layers)
+    assert isinstance(kv, memoryview)
+    return LayerEntry(layers, len(tokens), memoryview(bytearray(run.activation))), kv
 
 
 def handed_off(layers: int, damage: Damage, activation: Damage, missing: list[tuple[int, range]]) -> list[int]:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from livescale.services.worker.engine.modelled_kv import ModelledKv
+from livescale.services.worker.engine.modelled_memory import export, take
 from livescale.services.worker.engine.modelled_steps import STATE_BYTES, first_state, follow, follows
 
 LAYERS, BLOCKS, HOST_BLOCKS, BLOCK_TOKENS = 3, 5, 2, 4
@@ -67,7 +68,7 @@ def move(kv: ModelledKv, table: Table, act: tuple[Any, ...]) -> None:
         return
     each = len(slots) * STATE_BYTES + 3
     data = memoryview(bytearray(len(layers) * each))
-    kv.export(slots, layers, data)
+    export(kv, slots, layers, data)
     came = {
         (layer, place): table.states.get((layer, slot), 0)
         for layer in layers
@@ -81,7 +82,7 @@ def move(kv: ModelledKv, table: Table, act: tuple[Any, ...]) -> None:
     elif damage == "flip" and came[lost]:
         data[place + 6] ^= 1
         came[lost] ^= 1 << 48
-    kv.take(to, layers, data)
+    take(kv, to, layers, data)
     table.states.update(came)
     if len(layers) == LAYERS:  # stages without a layer are there as well, or not
         for layer in (LAYERS, LAYERS + 1):

@@ -43,8 +43,9 @@ def test_a_request_that_changes_hands_between_layers_goes_on_with_the_same_token
             await here.run_layer([started])
         blocks = range(2, 2 + -(-len(prompt) // BLOCK_TOKENS))
         kv = await here.export_kv(blocks, layers)
+        assert isinstance(kv, memoryview)
         assert len(started.activation) == activation_bytes(manifest(), len(prompt))
-        assert len(kv) == kv_bytes(manifest(), len(prompt), layers, BLOCK_TOKENS)
+        assert kv.nbytes == kv_bytes(manifest(), len(prompt), layers, BLOCK_TOKENS)
         entry = LayerEntry(started.done, len(prompt), memoryview(bytearray(started.activation)))
         moved = [
             ScheduledChunk("a", one.tokens, one.start, range(40, 60), False, one.sampling, entry)
@@ -53,7 +54,7 @@ def test_a_request_that_changes_hands_between_layers_goes_on_with_the_same_token
         [first] = (await there.step(Batch(1, tuple(moved)))).tokens
         came = range(40, 40 + len(blocks)) if with_kv else range(10, 10 + len(blocks))
         again = ScheduledChunk("a", (first,), len(prompt), range(40, 60), True, TokenSampling(Sampling(), 1))
-        zeros = memoryview(bytearray(len(kv)))
+        zeros = memoryview(bytearray(kv.nbytes))
         imports = (KvImport("a", came, layers, kv),) if with_kv else (KvImport("a", range(40, 52), layers, zeros),)
         [second] = (await there.step(Batch(2, (again,), imports=imports))).tokens
         return [first, second]

@@ -12,6 +12,7 @@ import torch
 from livescale.services.worker.engine.contract import RankLost
 from livescale.services.worker.engine.tensor_parallel import COLLECTIVE, MEETING, ProcessGroup
 from livescale.services.worker.settings import WorkerSettings
+from livescale.shared.links.contract import View
 from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.ranks import Meeting
 from livescale.shared.simulation.virtual_time import THREAD_SECONDS, VirtualTimeLoop
@@ -152,7 +153,7 @@ class RankRunner(TimedRunner):
             self._group.lose("it left")
             self._group = None
 
-    def export_kv(self, blocks: range, layers: int) -> asyncio.Future[memoryview]:
+    def export_kv(self, blocks: range, layers: int) -> asyncio.Future[View]:
         return self._ask(lambda: self._loaded().store.export_kv(blocks, range(layers)))
 
     async def compute(self, job: Callable[[], T]) -> T:
