@@ -235,7 +235,7 @@ def check_checkpoint(model: ModelSettings) -> None:
     everything except the tensors is fetched and checked. Raises UsageError.
     """
     # By name, as `livescale run` knows the services.
-    text = importlib.import_module("livescale.services.gateway.checkpoint_text")
+    text = importlib.import_module("livescale.services.gateway.checkpoint_reading")
     files = importlib.import_module("livescale.services.host.find_parameters")
     try:
         check_path(model)
