@@ -11,7 +11,7 @@ from livescale.load.simulate.cluster_settings import ProcessPlace, VirtualCluste
 from livescale.load.simulate.disk import ModelledDisk
 from livescale.services.host.actor import HostService
 from livescale.services.monitor.actor import Monitor
-from livescale.services.planner.actor import Planner
+from livescale.services.planner.main import make_planner
 from livescale.services.registry.actor import Registry
 from livescale.services.router.main import Router
 from livescale.services.worker.actor import Worker
@@ -43,7 +43,7 @@ class Builds:
             case "router":
                 return lambda world: Router(world, told.router)
             case "planner":
-                return lambda world: Planner(world, told.planner.in_topology(told.topology), told.topology)
+                return lambda world: make_planner(world, told.planner.in_topology(told.topology), told.topology)
             case "monitor":
                 return lambda world: Monitor(world, told.monitor)
             case "host":

@@ -12,12 +12,10 @@ import structlog
 from livescale.services.planner.fleet import ModelView, check_target
 from livescale.services.planner.metrics import PlannerMetrics
 from livescale.services.planner.outbox import SavedRecords, is_final, send
-from livescale.services.planner.plans.plan import CannotPlan
 from livescale.services.planner.roles import RoleOrders
 from livescale.services.planner.running_scale import NodeCommand, RunningScale
 from livescale.services.planner.scale_out import ScaleOut
 from livescale.services.planner.scale_planner import ScalePlanner
-from livescale.services.planner.settings import PlannerSettings
 from livescale.services.planner.spans import ScaleSpans
 from livescale.services.planner.store import ScaleStore
 from livescale.services.planner.view import ClusterView
@@ -28,8 +26,6 @@ from livescale.shared.messages.transfers import Abort, BlockReady, InstanceServi
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
 from livescale.shared.subjects import BLOCK, HEARTBEAT, INSTANCE, LEASE, PLAN, ROLE, SCALE, SCALES, TRANSFER
-from livescale.shared.topology.topology import Topology
-from livescale.shared.transfer.chunks import first_ticket
 
 TICK_SECONDS = 0.5  # between two checks of what is overdue
 TAKE_OVER_SECONDS = 1.0  # in which every worker reports twice
@@ -41,11 +37,11 @@ log = structlog.get_logger()
 class Planner:
     """Hears the bus for the scales in its store, and sends what they command."""
 
-    def __init__(self, world: World, settings: PlannerSettings, topology: Topology | None = None) -> None:
+    def __init__(self, world: World, planner: ScalePlanner, store: ScaleStore) -> None:
         self._bus, self._clock, self._info = world.bus, world.clock, world.info
         self._cluster = ClusterView(world.bus, world.clock)
-        self._store = ScaleStore(first_ticket=first_ticket(world.clock.wall()))
-        self._scale_planner = ScalePlanner(world.ids, settings, self._store, topology)
+        self._store = store
+        self._scale_planner = planner
         self._metrics = PlannerMetrics(world.telemetry, self._cluster.reports)
         self._spans = ScaleSpans(world.telemetry.spans)
         self._membership = Membership(world.bus, world.clock, "planner", world.info.id, world.host, system=world.system)
@@ -193,10 +189,10 @@ class Planner:
         commands: list[NodeCommand] = []
         try:
             view = await self._cluster.look(scale.model)
-            commands = self._scale_planner.out.replan(scale, view, self._clock.wall())
-        except (Refusal, CannotPlan) as error:
-            log.warning("not_replanned", scale=scale.id, reason=str(error))
-            scale.delivery.stranded.looked(self._clock.wall(), str(error))
+            commands = self._scale_planner.replan(scale, view, self._clock.wall())
+        except Refusal as error:
+            log.warning("not_replanned", scale=scale.id, reason=error.message)
+            scale.delivery.stranded.looked(self._clock.wall(), error.message)
         else:
             log.info("replanned", scale=scale.id, to=[command.node for command in commands])
         finally:

@@ -72,6 +72,13 @@ class ScalePlanner:
         known = workers if record.plan.version == view.manifest.version else []
         return scale_out, scale_out.take_over(record, {report.id: report for report in known}, now)
 
+    def replan(self, scale: ScaleOut, view: ModelView, now: float) -> list[NodeCommand]:
+        """Send the stranded targets of a scale what they lack, and return the commands."""
+        try:
+            return self.out.replan(scale, view, now)
+        except CannotPlan as error:
+            raise Refusal(503, str(error), retry_after_ms=1000) from error
+
     def _by_operator(self, asked: Scale, actual: int, at: float) -> Decision:
         return Decision(
             id=self._ids.new("decision"),

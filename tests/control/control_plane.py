@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from livescale.services.monitor.actor import Monitor
 from livescale.services.monitor.settings import MonitorSettings
-from livescale.services.planner.actor import Planner
+from livescale.services.planner.main import make_planner
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.registry.actor import Registry
 from livescale.services.registry.settings import RegistrySettings
@@ -159,7 +159,7 @@ class ControlPlane:
         self._makers: dict[str, Callable[[World], Actor]] = {
             "registry": lambda world: Registry(world, RegistrySettings()),
             "router": lambda world: Router(world, router),
-            "planner": lambda world: Planner(world, planner),
+            "planner": lambda world: make_planner(world, planner),
             "monitor": lambda world: Monitor(world, MonitorSettings()),
         }
         for service in self._makers:

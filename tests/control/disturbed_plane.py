@@ -12,6 +12,7 @@ from typing import Any
 from livescale.services.monitor.actor import Monitor
 from livescale.services.monitor.settings import MonitorSettings
 from livescale.services.planner.actor import Planner
+from livescale.services.planner.main import make_planner
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.registry.actor import Registry
 from livescale.services.registry.settings import RegistrySettings
@@ -119,7 +120,7 @@ class DisturbedPlane:
             case _:
                 info = ServiceInfo(service, name, f"the {service}")
                 world = World(info, "box-a", bus, CLOCK, self.ids, Telemetry(service, name))
-                actor = Planner(world, self.planning) if service == "planner" else SERVICES[service](world)
+                actor = make_planner(world, self.planning) if service == "planner" else SERVICES[service](world)
         self.running[name] = actor
         return actor.run()
 

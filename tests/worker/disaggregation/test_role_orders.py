@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from livescale.services.planner.actor import Planner
+from livescale.services.planner.main import make_planner
 from livescale.services.planner.settings import PlannerSettings
 from livescale.shared.bus.contract import BusError, ServiceInfo
 from livescale.shared.messages.disaggregation import RoleSet, SetRole
@@ -32,7 +32,7 @@ class PlannerProcess:
         self.bus: LocalBus = pool.broker.connect()
         info, telemetry = ServiceInfo("planner", "planner-0", "under test"), Telemetry("planner", "planner-0")
         world = World(info, "here", self.bus, CLOCK, CountedIds(), telemetry)
-        self._running = pool.tasks.create_task(Planner(world, PlannerSettings(disaggregation="on")).run())
+        self._running = pool.tasks.create_task(make_planner(world, PlannerSettings(disaggregation="on")).run())
 
     async def kill(self) -> None:
         self.bus.hold()
