@@ -15,7 +15,7 @@ from livescale.load.simulate.disk import ModelledDisk
 from livescale.load.simulate.event_log import EventLog
 from livescale.load.simulate.links import VirtualLinks
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.main import runner_maker
+from livescale.services.worker.runners import runner_maker
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.bus.contract import ServiceInfo
 from livescale.shared.memory.devices import CPU

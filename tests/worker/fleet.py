@@ -12,8 +12,8 @@ from livescale.services.worker.actor import Worker
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kernels.variants import choose_kernels
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
-from livescale.services.worker.main import runner_maker
 from livescale.services.worker.resources import ResourceMaker
+from livescale.services.worker.runners import runner_maker
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.bus.contract import Bus, Context, Endpoint, ServiceInfo, Topic
 from livescale.shared.links.contract import Link

@@ -35,7 +35,7 @@ from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.engine.kernels.variants import Kernels, KernelsName, choose_kernels
 from livescale.services.worker.engine.sampling import choose_tokens
 from livescale.services.worker.grammars.masks import StepMasks
-from livescale.services.worker.main import runner_maker
+from livescale.services.worker.runners import runner_maker
 from livescale.services.worker.scheduling.batch import Batch, Chosen, TokenSampling, block_bytes
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.scheduler import Scheduler

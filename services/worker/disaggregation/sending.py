@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from livescale.services.worker.disaggregation.context import DATA, HEADER, PIECE_SECONDS, KvContext, tag
 from livescale.services.worker.disaggregation.outgoing import KvSendRate, KvTransferState, OutgoingKv
 from livescale.services.worker.disaggregation.pieces import StagedPiece, pack_header, write_digest
-from livescale.services.worker.instance.handoff import Tickets
+from livescale.services.worker.instance.handoff import HandOffTickets
 from livescale.services.worker.scheduling.batch import SPARE_BYTES, KvSlice
 from livescale.shared.bus.contract import BusError, Refusal, ServiceAbsent
 from livescale.shared.links.contract import Buffer, LinkError, Peer
@@ -34,7 +34,7 @@ class KvSender:
         self._counts = context.counts
         self._void = void
         self.rate = KvSendRate()
-        self.tickets = Tickets(context.worker.clock.wall())
+        self.tickets = HandOffTickets(context.worker.clock.wall())
 
     async def run(self, one: OutgoingKv, changes: Changes) -> bool:
         """Returns whether the decode worker took the request. `changes` tell of steps, and of pieces of this request.

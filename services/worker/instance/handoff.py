@@ -22,7 +22,7 @@ DIGEST_BYTES = 8
 SMALL_BYTES = 1 << 20
 
 
-class Tickets:
+class HandOffTickets:
     """The tickets by which a worker names its hand-offs, and which begin again. Where they go on after those of an
     earlier process they are counted from the time `wall` on."""
 

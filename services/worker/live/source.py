@@ -11,7 +11,7 @@ from typing import assert_never
 
 import structlog
 
-from livescale.services.worker.instance.handoff import Channel, Tickets
+from livescale.services.worker.instance.handoff import Channel, HandOffTickets
 from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.live.handoff_receive import HandOffBatch, IncomingHandOff
 from livescale.services.worker.live.policy import (
@@ -63,7 +63,7 @@ class LiveSource:
         self._coming = 0  # requests that are not here yet, and not the target's for long
         self._began = asyncio.Event()  # to help a target
         self._failed: Counter[str] = Counter()  # hand-offs in a row, by target
-        self._tickets = Tickets()
+        self._tickets = HandOffTickets()
 
     @property
     def helping(self) -> list[str]:
