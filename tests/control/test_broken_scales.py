@@ -185,7 +185,9 @@ def test_a_restarted_planner_ends_what_was_draining() -> None:
             await planner_restarts(plane)
             record = await until_ended(plane, accepted.scale_id)
             assert (record.state, record.outcome) == ("done", "1 instances drained")
-            assert len(await plane.serving()) == 1
+            left = await plane.serving()
+            assert "worker-1" in left  # perhaps with a new one: four requests are much for one instance
+            assert "worker-0" not in left
             assert len(plane.gateway.finished) == 4
 
     virtual_time.run(main(), limit_seconds=100)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Coroutine
+from pathlib import Path
 
 import pytest
 import uvloop
@@ -33,6 +34,17 @@ async def wait_for_a_word() -> None:
     assert clock.away > STOPPED_SECONDS / 2
 
 
+def until_asleep(pid: int) -> None:
+    """Return once this process waits, which takes a while where it gets no core."""
+    deadline = time.monotonic() + 30
+    asleep = 0
+    while asleep < 4:  # looks in a row
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+        asleep = asleep + 1 if state == "S" else 0
+
+
 def test_what_came_while_a_process_was_stopped_is_read_before_its_deadline_passes() -> None:
     words = (sys.executable, "-c", f"from {__name__} import *; run(wait_for_a_word())")
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -40,7 +52,7 @@ def test_what_came_while_a_process_was_stopped_is_read_before_its_deadline_passe
         assert process.stdout is not None
         try:
             process.stdout.readline()
-            time.sleep(0.2)  # until it waits
+            until_asleep(process.pid)
             os.kill(process.pid, signal.SIGSTOP)
             time.sleep(STOPPED_SECONDS)  # of real time: a real process is stopped
             process.stdin.write("word\n")
