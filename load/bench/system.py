@@ -14,8 +14,9 @@ from livescale.load.bench.watch import HOLDERS, Watch, following
 from livescale.services.cli.scale import ask_scale
 from livescale.services.supervisor.commands import NATS, WORKER_NICE
 from livescale.services.supervisor.model_settings import ModelSettings
+from livescale.services.supervisor.processes import Echo
 from livescale.services.supervisor.settings import StackSettings
-from livescale.services.supervisor.stack import Stack
+from livescale.services.supervisor.stack import Progress, Stack
 from livescale.shared.messages.membership import AskMetrics, ServiceName
 from livescale.shared.messages.registry import AskModels, AskSnapshot, ModelEntry, Register, Snapshot
 from livescale.shared.messages.scaling import ScaleRecord
@@ -46,8 +47,12 @@ class BenchSystem:
         return self.stack.url
 
     def pid(self, process: str) -> int:
-        """The id of one of its processes, by the name that the supervisor gave it; 0 while it does not run."""
-        return self.stack.supervisor.children[process].pid or 0
+        """The id of one of its processes, by the name that the supervisor gave it. Raises Disturbed while it does not
+        run."""
+        pid = self.stack.supervisor.children[process].pid
+        if pid is None:
+            raise Disturbed(f"{process} does not run")
+        return pid
 
     def between(self) -> dict[str, int]:
         """The ids of the processes between client and worker, by what they are."""
@@ -97,8 +102,8 @@ class BenchSystem:
 class Launcher:
     """Starts systems for a bench. `progress` is told what happens; `echo` takes what their processes print."""
 
-    progress: Callable[[str], None]
-    echo: Callable[[str, str], None]
+    progress: Progress
+    echo: Echo
 
     @asynccontextmanager
     async def start(

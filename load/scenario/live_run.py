@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -16,8 +16,9 @@ from livescale.load.scenario.result import ScaleFigures
 from livescale.load.scenario.system import ScenarioSystem
 from livescale.load.watch import watching_lives
 from livescale.load.workers_in_use import counting, used_seconds
+from livescale.services.supervisor.processes import Echo
 from livescale.services.supervisor.settings import StackSettings
-from livescale.services.supervisor.stack import Stack
+from livescale.services.supervisor.stack import Progress, Stack
 from livescale.shared.bus.contract import Bus
 from livescale.shared.messages.scaling import AskScales, ScaleRecord
 from livescale.shared.runtime.clock import SystemClock
@@ -44,9 +45,7 @@ def live_settings(system: ScenarioSystem) -> StackSettings:
     return replace(system.stack, topology=topology, shaped=True, port=0)
 
 
-async def run_live(
-    system: ScenarioSystem, requests: Sequence[Due], tell: Callable[[str], None], echo: Callable[[str, str], None]
-) -> ObservedRun:
+async def run_live(system: ScenarioSystem, requests: Sequence[Due], tell: Progress, echo: Echo) -> ObservedRun:
     """Start the system, send all requests, and return what came of them. Raises what `Stack` raises."""
     settings, clock, warm_up = live_settings(system), SystemClock(), system.scenario.file.warm_up
     async with Stack(settings, progress=tell, echo=echo) as stack, counting(stack.bus) as in_use:
