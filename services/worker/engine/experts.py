@@ -18,6 +18,7 @@ from livescale.services.worker.engine.parameters import (
     Tensors,
     TorchLinear,
     matrices_of,
+    out_of_panels,
     padded,
     row_by_row,
 )
@@ -172,9 +173,10 @@ def make_experts(experts: Experts, tensors: Tensors, kernels: Kernels | None, ac
 
 
 def wide_router(tensors: Tensors) -> Tensors:
-    """Widen the router's matrix and bias to float32, in which its product is computed."""
+    """Widen the router's matrix and bias to float32, in which its product is computed. The matrix is taken out of
+    panels, which pairs of bfloat16 fill otherwise than float32."""
     names = (f"{ROUTER}.weight", f"{ROUTER}.bias")
-    return {name: tensors[name].float() for name in names if name in tensors}
+    return {name: out_of_panels(tensors[name]).float() for name in names if name in tensors}
 
 
 def each_expert(tensors: Tensors) -> Iterator[Tensors]:

@@ -105,6 +105,11 @@ def unpacked(tensor: torch.Tensor) -> torch.Tensor:
     return (wide * _each_input(scale, tensor))[:outputs].bfloat16()
 
 
+def out_of_panels(weight: torch.Tensor) -> torch.Tensor:
+    """A matrix in panels as `[out, in]`; any other tensor as it is."""
+    return weight.transpose(1, 2).flatten(2).flatten(0, 1) if weight.dim() == 4 else weight
+
+
 def by_output(values: torch.Tensor) -> torch.Tensor:
     """`[panel, group, output]` as `[output, group]`."""
     return values.transpose(1, 2).reshape(-1, values.shape[1])

@@ -52,6 +52,10 @@ ARCHITECTURE = Architecture(
         "query_pre_attn_scalar": 40,
         "sliding_window": 100,
         "layer_types": None,
+        "rope_parameters": {
+            FULL: {"rope_type": "default", "rope_theta": 1_000_000.0},
+            SLIDING: {"rope_type": "default", "rope_theta": 10_000.0},
+        },
         "sliding_window_pattern": 3,
         "tie_word_embeddings": True,
     },

@@ -23,5 +23,8 @@ ARCHITECTURE = Architecture(
         "self_attn.output_layernorm": "post_attention_layernorm",
         "mlp.output_layernorm": "post_feedforward_layernorm",
     },
-    example={"sliding_window": 100, "rope_theta": 500_000.0},
+    example={
+        "sliding_window": 100,
+        "rope_parameters": {one: {"rope_type": "default", "rope_theta": 500_000.0} for one in (FULL, SLIDING)},
+    },
 )

@@ -89,10 +89,11 @@ class RotationReader:
 
     def read_of(self, layer_type: str, theta_key: str = "rope_theta", is_scaled: bool = True) -> Rotation:
         """The rotation of layers of one type. In the old spelling its theta is at `theta_key`, and `rope_scaling` is
-        about it where `is_scaled`."""
+        about it where `is_scaled`. `rope_parameters` has an object for each type; what stands beside these is of no
+        layer, as in transformers."""
         theta = {"rope_theta": self.config.number(theta_key, self.theta)}
         values, scaling = self.config.mapping("rope_parameters"), self.config.mapping("rope_scaling")
-        own = values.get(layer_type, values)
+        own = {} if values.get(layer_type) is None else values[layer_type]
         if not isinstance(own, dict):
             raise CheckpointError(f"rope_parameters: {layer_type} is {str(own)[:80]!r}, must be an object")
         return self.rotation(theta | own | (scaling if is_scaled else {}))

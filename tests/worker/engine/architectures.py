@@ -40,6 +40,13 @@ SHAPE: dict[str, Any] = {
 }
 OF_DECODERS = ("num_key_value_heads", "rms_norm_eps")
 OF_IMAGES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
+# Sizes of which each fills panels, by the names that architectures have for them.
+IN_PANELS = {
+    "head_dim": 32,
+    "v_head_dim": 32,
+    **dict.fromkeys(("intermediate_size", "n_inner", "ffn_dim"), 192),
+    **dict.fromkeys(("moe_intermediate_size", "num_experts", "num_local_experts", "n_routed_experts"), 64),
+}
 LEARNED = ("gpt2", "opt")  # which have names of their own for some of the sizes
 WINDOW = 150
 FIELDS: dict[str, dict[str, Any]] = {
@@ -219,6 +226,15 @@ def _of_eight_heads(model_type: str) -> dict[str, Any]:
     if model_type == "phi3":  # heads of 12 numbers
         fields["rope_parameters"] = {**fields["rope_parameters"], "partial_rotary_factor": 0.5}
     return fields
+
+
+def panel_fields(model_type: str) -> dict[str, Any]:
+    """The keys of a model that generates, with its type, whose matrices fill panels, the router's too."""
+    fields = {**fields_of(model_type), "hidden_size": 128, "num_attention_heads": 4, "num_hidden_layers": 4}
+    if fields.get("num_key_value_heads") == SHAPE["num_attention_heads"]:
+        fields["num_key_value_heads"] = 4
+    sizes = IN_PANELS | ({"intermediate_size": 64} if model_type in ("olmoe", "gpt_oss") else {})
+    return {"model_type": model_type, **fields, **{key: sizes[key] for key in sizes if key in fields}}
 
 
 def architecture_names() -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import transformers
 
 from livescale.shared.model.architectures import model_types
-from tests.worker.engine.architectures import CONTEXT, LLAMA3, config_of, fields_of, generates, other_fields
+from tests.worker.engine.architectures import CONTEXT, LLAMA3, config_of, fields_of, generates, other_fields, panel_fields
 
 Config = Callable[[], "transformers.PreTrainedConfig"]
 
@@ -64,7 +64,8 @@ CONFIGS: dict[str, Config] = {
     ),
 }
 
-# Those of their matrices that fill panels can lie in them: of the second, keys and values do not.
+# Those of their matrices that fill panels can lie in them: of the second, keys and values do not. One of each
+# architecture is among them.
 PANEL_CONFIGS: dict[str, Config] = {
     "llama-panels-untied": _config(
         "LlamaConfig",
@@ -86,6 +87,7 @@ PANEL_CONFIGS: dict[str, Config] = {
         head_dim=32,
         tie_word_embeddings=True,
     ),
+    **{f"{one}-panels": config_of(**panel_fields(one)) for one in model_types() if generates(one)},
 }
 
 # These can be cut for two ranks and for four: each with keys of its own, or sharing them.

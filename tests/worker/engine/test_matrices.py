@@ -11,6 +11,7 @@ from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.model.panels import to_panels
 from tests.worker.engine.configs import PANEL_CONFIGS
 from tests.worker.engine.models import KERNELS, Kind, checkpointed, kind, needs_kernels
+from tests.worker.serving import random_prompt, serve, strays, submit
 
 TOKENS = tuple(range(3, 103))
 COMPILED = [kind(variant, "bfloat16") for variant in ("amx", "avx512_bf16", "portable", "amx-emulated")]
@@ -20,7 +21,7 @@ def in_panels(matrix: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(to_panels(matrix.view(torch.uint16).numpy())).view(matrix.dtype)
 
 
-def logits(engine: TorchEngine) -> torch.Tensor:
+def logits(engine: TorchEngine, layers: int) -> torch.Tensor:
     """The logits of a prompt, and of one token after it."""
     made = []
     for chunk in (
@@ -28,7 +29,7 @@ def logits(engine: TorchEngine) -> torch.Tensor:
         ScheduledChunk("a", (7,), len(TOKENS), range(8), decode=True),
     ):
         rows = engine.rows([chunk])
-        made.append(engine.head(engine.layers(0, 2, engine.embed(rows), rows)))
+        made.append(engine.head(engine.layers(0, layers, engine.embed(rows), rows)))
     return torch.cat(made)
 
 
@@ -38,14 +39,18 @@ def test_the_layout_of_a_model_changes_no_bit(name: str, how: Kind) -> None:
     plain, panels = (checkpointed(name, "bfloat16", layout=layout) for layout in ("plain", "panels"))
     assert panels.manifest.version != plain.manifest.version
     assert panels.manifest.size_bytes == plain.manifest.size_bytes
-    assert torch.equal(logits(panels.engine(kernels=how.kernels)), logits(plain.engine(kernels=how.kernels)))
+    layers = plain.manifest.config.num_hidden_layers
+    made, right = (logits(one.engine(kernels=how.kernels), layers) for one in (panels, plain))
+    assert torch.equal(made, right)
 
 
 @pytest.mark.parametrize("name", PANEL_CONFIGS)
 def test_torch_computes_with_panels_to_the_precision_of_bfloat16(name: str) -> None:
-    plain, panels = (checkpointed(name, "bfloat16", layout=layout).engine() for layout in ("plain", "panels"))
-    right, made = logits(plain).float(), logits(panels).float()
-    assert (made - right).square().mean() < 0.03**2 * right.square().mean()
+    prompts = {str(length): random_prompt(length, length) for length in (5, 60, 100, 129, 250)}
+    engine = checkpointed(name, "bfloat16", layout="panels").engine()
+    served = serve(engine, [(0, submit(key, prompt, max_tokens=12)) for key, prompt in prompts.items()])
+    ours, theirs = strays(name, prompts, served)
+    assert ours <= 1.5 * theirs
 
 
 @needs_kernels

@@ -1,10 +1,12 @@
 """Rotary position embedding, as checkpoints describe it in either spelling."""
 
+from copy import deepcopy
 from itertools import pairwise
 from math import log
 from typing import Any
 
 import pytest
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,6 +101,18 @@ def test_layers_of_one_type_have_their_own_rotation() -> None:
     reader = RotationReader(ConfigFile(older), HEAD, 4_096)
     assert reader.read_of("sliding", "rope_local_base_freq", is_scaled=False) == Rotation(1e4)
     assert reader.read_of("full").frequencies is not None
+
+
+@pytest.mark.parametrize("model_type", ["olmo3", "gemma3_text"])
+@pytest.mark.parametrize("theta", [{}, {"rope_theta": 5e4}])
+def test_what_stands_beside_the_types_of_layers_counts_as_little_as_for_transformers(
+    model_type: str, theta: dict[str, Any]
+) -> None:
+    flat = {**theta, "rope_parameters": {"rope_type": "linear", "rope_theta": 7e3, "factor": 3.0}}
+    theirs = transformers.AutoConfig.for_model(model_type, **deepcopy(flat)).rope_parameters["full_attention"]
+    reader = RotationReader(ConfigFile(flat), HEAD, 4_096, {"olmo3": 5e5, "gemma3_text": 1e6}[model_type])
+    assert theirs["rope_type"] == "default"
+    assert reader.read_of("full_attention") == Rotation(theirs["rope_theta"])
 
 
 @pytest.mark.parametrize(
