@@ -6,7 +6,15 @@ from typing import Any, Literal
 import transformers
 
 from livescale.shared.model.architectures import model_types
-from tests.worker.engine.architectures import CONTEXT, LLAMA3, config_of, fields_of, generates, other_fields, panel_fields
+from tests.worker.engine.architectures import (
+    CONTEXT,
+    LLAMA3,
+    config_of,
+    fields_of,
+    generates,
+    other_fields,
+    panel_fields,
+)
 
 Config = Callable[[], "transformers.PreTrainedConfig"]
 

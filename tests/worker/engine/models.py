@@ -111,23 +111,28 @@ KINDS = [
 ]
 
 
+def draw_parameters(model: "transformers.PreTrainedModel") -> None:
+    """Give a model random parameters, scaled so that its output varies and depends on every token before it."""
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape)
+        if name.endswith("bias"):
+            made = 0.3 * noise
+        elif "norm" in name or ".ln_" in name:
+            made = 1 + 0.05 * noise
+        else:
+            is_looked_up = any(part in name for part in ("embed", "wte", "wpe"))
+            made = noise * (0.6 if is_looked_up else 1.6 / parameter.shape[-1] ** 0.5)
+        # Values that bfloat16 has, so that both dtypes serve the same parameters.
+        parameter.data = made.bfloat16().to(parameter.dtype)
+    model.tie_weights()
+
+
 @cache
 def reference(name: str, dtype: DType = "float32") -> "transformers.PreTrainedModel":
-    """The model `name` in transformers. Scaled so that its output varies and depends on every token before it."""
+    """The model `name` in transformers, with the same random parameters each time."""
     torch.manual_seed(11)
     model = transformers.AutoModelForCausalLM.from_config(ALL_CONFIGS[name](), dtype=torch.float32)
-    for parameter_name, parameter in model.named_parameters():
-        noise = torch.randn(parameter.shape)
-        if parameter_name.endswith("bias"):
-            parameter.data = 0.3 * noise
-        elif "norm" in parameter_name or ".ln_" in parameter_name:
-            parameter.data = 1 + 0.05 * noise
-        else:
-            is_looked_up = any(part in parameter_name for part in ("embed", "wte", "wpe"))
-            parameter.data = noise * (0.6 if is_looked_up else 1.6 / parameter.shape[-1] ** 0.5)
-        # Values that bfloat16 has, so that both dtypes serve the same parameters.
-        parameter.data = parameter.data.bfloat16().float()
-    model.tie_weights()
+    draw_parameters(model)
     made: transformers.PreTrainedModel = model.to(torch.bfloat16 if dtype == "bfloat16" else torch.float32).eval()
     # What is kept in float32, as transformers does where it reads a checkpoint.
     for buffer_name, buffer in made.named_buffers():
