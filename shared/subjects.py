@@ -3,16 +3,7 @@
 from livescale.shared.bus.contract import EVENTS as EVENTS
 from livescale.shared.bus.contract import Ack, Call, Topic
 from livescale.shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
-from livescale.shared.messages.disaggregation import (
-    ChangeRole,
-    HandOver,
-    ReleaseKv,
-    Reserve,
-    Reserved,
-    RoleSet,
-    SetRole,
-    TakeOver,
-)
+from livescale.shared.messages.disaggregation import ChangeRole, HandOver, ReleaseKv, Reserve, Reserved, TakeOver
 from livescale.shared.messages.incidents import AskIncidents, IncidentList, ProcessEnded, WasAway
 from livescale.shared.messages.live import Help, Pull, Pulled, RequestsMoved, Took, Withdraw
 from livescale.shared.messages.membership import (
@@ -54,10 +45,12 @@ from livescale.shared.messages.scaling import (
     AskScales,
     Decision,
     Decisions,
+    RoleSet,
     Scale,
     ScaleAccepted,
     ScaleRecord,
     ScaleRecords,
+    SetRole,
 )
 from livescale.shared.messages.transfers import (
     Abort,

@@ -17,9 +17,8 @@ from livescale.load.scenario.result import ALL, FaultFigures, ModelFigures, Scal
 from livescale.load.scenario.system import ScenarioSystem
 from livescale.load.simulate.client import fetch
 from livescale.load.simulate.cluster import EPOCH, VirtualCluster, virtual_cluster
-from livescale.load.simulate.event_log import LoggedEvent
+from livescale.load.simulate.event_log import LogFile, LoggedEvent, LogSink
 from livescale.load.simulate.faults import FaultInjector
-from livescale.load.simulate.log_file import LogFile, LogSink
 from livescale.load.simulate.start import made_up_ask, quiet, rare_collections, register, until, workers_in
 from livescale.load.simulate.usage import UsageWatch
 from livescale.load.trace import Arrival, fit

@@ -18,8 +18,9 @@ from livescale.load.bench.watch import Watch
 from livescale.load.client import LoadClient, open_client, send_open_loop
 from livescale.load.records import Ask, RequestRecord
 from livescale.shared.bus.contract import Bus, Topic
-from livescale.shared.messages.disaggregation import Reserve, SetRole, TakeOver
+from livescale.shared.messages.disaggregation import Reserve, TakeOver
 from livescale.shared.messages.membership import Role
+from livescale.shared.messages.scaling import SetRole
 from livescale.shared.runtime.role_settings import KvTransferMode
 from livescale.shared.subjects import RESERVE, ROLE, TAKE_OVER
 
