@@ -81,7 +81,7 @@ POLICIES = (
     "services/worker/scheduling/*.py",
     "services/worker/engine/send_share.py",
     "services/worker/tensor_parallel/wire.py",
-    "shared/bus/addressing.py",
+    "shared/bus/codec.py",
     "shared/links/fair_rates.py",
     "shared/links/flows.py",
     "shared/links/link_path.py",

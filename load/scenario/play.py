@@ -12,8 +12,16 @@ import msgspec
 
 from livescale.load.bench.systems.play import AnsweredRequest, SystemRun, since
 from livescale.load.records import Ask, RequestRecord, find_fault
-from livescale.load.scenario.questions import Answer, Question, put
-from livescale.load.scenario.result import ALL, FaultFigures, ModelFigures, ScaleFigures, SimulationResult
+from livescale.load.scenario.result import (
+    ALL,
+    Answer,
+    FaultFigures,
+    ModelFigures,
+    Question,
+    ScaleFigures,
+    SimulationResult,
+    put,
+)
 from livescale.load.scenario.system import ScenarioSystem
 from livescale.load.simulate.client import fetch
 from livescale.load.simulate.cluster import EPOCH, VirtualCluster, virtual_cluster

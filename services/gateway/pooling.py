@@ -24,7 +24,7 @@ from livescale.shared.bus.contract import Context
 from livescale.shared.messages.images import Images
 from livescale.shared.messages.requests import Sampling, Submit, TokenLogprobs
 from livescale.shared.runtime.clock import Ids
-from livescale.shared.runtime.together import together
+from livescale.shared.runtime.waiting import together
 
 MOST_INPUTS = 2_048  # OpenAI's limit
 AT_ONCE = 64  # texts of a request that workers have or wait for

@@ -14,7 +14,6 @@ from livescale.shared.bus.contract import BusError, Context, Endpoint, Received,
 from livescale.shared.messages.membership import Beat, HostReport, LeaseChanged, Report, RouterReport, WorkerReport
 from livescale.shared.messages.registry import AskModels, AskSnapshot
 from livescale.shared.messages.scaling import AskDecisions, AskScales, Decision, Decisions, Scale, ScaleRecord
-from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
 from livescale.shared.subjects import DECISION, DECISIONS, HEARTBEAT, LEASE, MODELS, PLAN, SCALE, SCALES, SNAPSHOT
 
@@ -38,7 +37,7 @@ class Monitor:
         self._policy = ScalingPolicy(self._signals, RetryTimes(CALL_SECONDS, settings.retry_seconds), rule)
         self._is_advisory = settings.scaling == "advisory"
         self._journal = Journal()
-        self._membership = Membership(world.bus, world.clock, "monitor", world.info.id, world.host, system=world.system)
+        self._membership = world.membership("monitor")
         self._calls = asyncio.TaskGroup()
         self._news = asyncio.Event()
         self._evaluates = False

@@ -10,8 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from livescale.load.bench.live.steps import Execution, StepLog
 from livescale.load.bench.live.system import DTYPE, Expected, checked
-from livescale.load.bench.roles.loads import CONTEXT, FLOW_BEFORE, FLOW_SECONDS
-from livescale.load.bench.roles.rows import HeardReservations, MixedRun, Placing
+from livescale.load.bench.roles.rows import CONTEXT, FLOW_BEFORE, FLOW_SECONDS, HeardReservations, MixedRun, Placing
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.bench.system import CALL_SECONDS, MIB, MODEL, BenchSystem, Launcher, cores, give_core
 from livescale.load.bench.watch import Watch

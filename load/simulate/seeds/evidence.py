@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from livescale.load.simulate.faults import MESSAGE_KINDS
-from livescale.load.simulate.seeds.faults import SeedFault
-from livescale.load.simulate.seeds.history import Answer, Delivered, History
+from livescale.load.simulate.seeds.history import Answer, Delivered, History, SeedFault
 from livescale.load.simulate.seeds.system import VOCABULARY, SeedAsk, SeedSystem
 from livescale.services.worker.engine.modelled_steps import choose_token, first_state, follow
 from livescale.services.worker.scheduling.batch import TokenSampling

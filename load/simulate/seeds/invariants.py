@@ -17,8 +17,7 @@ from livescale.load.simulate.seeds.evidence import (
     undisturbed,
     was_struck,
 )
-from livescale.load.simulate.seeds.faults import GATEWAY, SeedFault
-from livescale.load.simulate.seeds.history import History, LaidOut
+from livescale.load.simulate.seeds.history import GATEWAY, History, LaidOut, SeedFault
 from livescale.load.simulate.seeds.system import PATIENCE_SECONDS, SeedSystem
 from livescale.services.registry.copies import READ_TIMEOUT_SECONDS
 from livescale.services.worker.engine.modelled import MOST_LATE_SECONDS
