@@ -17,6 +17,7 @@ from livescale.services.gateway.progress import Fresh
 from livescale.shared.messages.requests import MOST_LOGPROBS
 
 MOST_CHOICES = 128
+REPEATED = "repetition_detected"  # the stop reason, as in vLLM
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
 Stops = Annotated[list[StopString], Meta(max_length=64)]
@@ -114,9 +115,6 @@ def banned(plain: list[int], spaced: list[int]) -> list[list[int]]:
         return []
     same_length = len(spaced) == len(plain)
     return [plain, spaced] if same_length and spaced[0] != plain[0] else [plain]
-
-
-REPEATED = "repetition_detected"  # the stop reason, as in vLLM
 
 
 class RepetitionDetection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

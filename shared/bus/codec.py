@@ -20,6 +20,41 @@ from livescale.shared.messages.message import Message
 
 HOLE = re.compile(r"\{(\w+)\}")
 
+MSGPACK = "application/msgpack"
+JSON = "application/json"
+CONTENT_TYPE = "Content-Type"
+CONTENT_ENCODING = "Content-Encoding"
+DEFLATE = "deflate"
+
+_to_msgpack = msgspec.msgpack.Encoder()
+_to_json = msgspec.json.Encoder()
+
+DEADLINE = "Deadline"
+TIMEOUT = "Timeout-Ms"
+EPOCH = "Epoch"
+REQUEST_ID = "X-Request-Id"
+TRACEPARENT = "traceparent"
+ERROR = "Nats-Service-Error"
+ERROR_CODE = "Nats-Service-Error-Code"
+RETRY = "Retry-After-Ms"
+
+WHOLE = re.compile(r"-?[0-9]{1,15}")  # milliseconds and epochs; longer ones would overflow clocks
+CODE = re.compile(r"[0-9]{1,9}")
+LONGEST_SHOWN = 32
+
+STATUS = "Status"  # what a server answers by itself, in the place of headers
+
+VERSION = "NATS/1.0"
+LINE_END = "\r\n"
+NEWLINES = str.maketrans("\r\n", "  ")
+
+Headers = dict[str, str]
+
+MAX_PAYLOAD_BYTES = 1 << 20
+MAX_INFLATED_BYTES = 64 << 20  # of an answer that came compressed
+FASTEST = 1  # of zlib's levels
+FIRST_BYTE_OF_MAPS = 0x80  # or more, in msgpack
+
 
 @lru_cache(maxsize=512)
 def hole_names(pattern: str) -> tuple[str, ...]:
@@ -75,42 +110,6 @@ def _filled(pattern: str, values: tuple[tuple[str, str], ...]) -> str:
 def _token(value: str) -> str:
     # Model names may hold dots and slashes, which would split the subject.
     return quote(value, safe="").replace(".", "%2E")
-
-
-MSGPACK = "application/msgpack"
-JSON = "application/json"
-CONTENT_TYPE = "Content-Type"
-CONTENT_ENCODING = "Content-Encoding"
-DEFLATE = "deflate"
-
-_to_msgpack = msgspec.msgpack.Encoder()
-_to_json = msgspec.json.Encoder()
-
-DEADLINE = "Deadline"
-TIMEOUT = "Timeout-Ms"
-EPOCH = "Epoch"
-REQUEST_ID = "X-Request-Id"
-TRACEPARENT = "traceparent"
-ERROR = "Nats-Service-Error"
-ERROR_CODE = "Nats-Service-Error-Code"
-RETRY = "Retry-After-Ms"
-
-WHOLE = re.compile(r"-?[0-9]{1,15}")  # milliseconds and epochs; longer ones would overflow clocks
-CODE = re.compile(r"[0-9]{1,9}")
-LONGEST_SHOWN = 32
-
-STATUS = "Status"  # what a server answers by itself, in the place of headers
-
-VERSION = "NATS/1.0"
-LINE_END = "\r\n"
-NEWLINES = str.maketrans("\r\n", "  ")
-
-Headers = dict[str, str]
-
-MAX_PAYLOAD_BYTES = 1 << 20
-MAX_INFLATED_BYTES = 64 << 20  # of an answer that came compressed
-FASTEST = 1  # of zlib's levels
-FIRST_BYTE_OF_MAPS = 0x80  # or more, in msgpack
 
 
 class Undecodable(BusError):

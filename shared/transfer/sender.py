@@ -29,6 +29,10 @@ from livescale.shared.transfer.flow_end import (
 )
 from livescale.shared.transfer.memory_export import MemoryExport, Offer
 
+SENDS = 2  # in flight per flow: one moves while the next is announced
+
+log = structlog.get_logger()
+
 
 class FlowSpans:
     """Sends the spans of one node's outgoing flows, where scales are traced."""
@@ -64,11 +68,6 @@ class FlowSpans:
                 "livescale.flow.receiver": end.other.id,
             }
             self._writer.write(traceparent, [TimedSpan("send", began, self._clock.wall(), attributes, error=error)])
-
-
-SENDS = 2  # in flight per flow: one moves while the next is announced
-
-log = structlog.get_logger()
 
 
 async def send_chunks(
