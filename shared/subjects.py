@@ -2,18 +2,7 @@
 
 from livescale.shared.bus.contract import EVENTS as EVENTS
 from livescale.shared.bus.contract import Ack, Call, Topic
-from livescale.shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
-from livescale.shared.messages.disaggregation import (
-    ChangeRole,
-    HandOver,
-    ReleaseKv,
-    Reserve,
-    Reserved,
-    RoleSet,
-    SetRole,
-    TakeOver,
-)
-from livescale.shared.messages.incidents import AskIncidents, IncidentList, ProcessEnded, WasAway
+from livescale.shared.messages.disaggregation import ChangeRole, HandOver, ReleaseKv, Reserve, Reserved, TakeOver
 from livescale.shared.messages.live import Help, Pull, Pulled, RequestsMoved, Took, Withdraw
 from livescale.shared.messages.membership import (
     AskMetrics,
@@ -36,7 +25,25 @@ from livescale.shared.messages.pipelines import (
     StageDone,
 )
 from livescale.shared.messages.ranks import AskMeeting, Meeting, RankAdapter, RankTake, Told
-from livescale.shared.messages.registry import AskModels, AskSnapshot, ModelEntry, ModelList, Named, Register, Snapshot
+from livescale.shared.messages.registry import (
+    AskIncidents,
+    AskModels,
+    AskSnapshot,
+    CheckModel,
+    FetchModel,
+    IncidentList,
+    ModelChecked,
+    ModelEntry,
+    ModelList,
+    ModelRead,
+    Named,
+    ProcessEnded,
+    ReadModel,
+    Register,
+    ReleaseModel,
+    Snapshot,
+    WasAway,
+)
 from livescale.shared.messages.requests import (
     Admit,
     AskRunning,
@@ -54,10 +61,12 @@ from livescale.shared.messages.scaling import (
     AskScales,
     Decision,
     Decisions,
+    RoleSet,
     Scale,
     ScaleAccepted,
     ScaleRecord,
     ScaleRecords,
+    SetRole,
 )
 from livescale.shared.messages.transfers import (
     Abort,

@@ -13,8 +13,8 @@ from typing import TypeVar
 from livescale.load.bench.samples import FAILURES, BenchFailed, Disturbed
 from livescale.shared.bus.contract import Bus, Subscription
 from livescale.shared.messages.membership import LeaseChanged, RouterReport, ServiceName, WorkerReport
+from livescale.shared.runtime.waiting import Changes
 from livescale.shared.subjects import HEARTBEAT, LEASE
-from livescale.shared.transfer.waiting import Changes
 
 T = TypeVar("T")
 

@@ -11,8 +11,7 @@ from livescale.load.story import Story
 from livescale.services.supervisor.processes import signal_group
 from livescale.services.supervisor.stack import Stack
 from livescale.shared.bus.contract import BusError
-from livescale.shared.messages.disaggregation import SetRole
-from livescale.shared.messages.scaling import Scale
+from livescale.shared.messages.scaling import Scale, SetRole
 from livescale.shared.subjects import ROLE, SCALE
 
 SCALE_SECONDS = 5.0

@@ -16,10 +16,9 @@ from livescale.load.scenario.against_live import check_live, run_against_live
 from livescale.load.scenario.file import read_scenario
 from livescale.load.scenario.page import write_page
 from livescale.load.scenario.play import PlayOptions, Progress, play
-from livescale.load.scenario.questions import Question, show
-from livescale.load.scenario.result import HEADINGS, SimulationResult
+from livescale.load.scenario.result import HEADINGS, Question, SimulationResult, show
 from livescale.load.scenario.system import ScenarioSystem
-from livescale.load.simulate.log_file import find_difference
+from livescale.load.simulate.event_log import find_difference
 from livescale.load.simulate.seeds.command import refuse_others, seeds_options
 from livescale.load.stats import new_table
 from livescale.services.cli.tables import open_console

@@ -12,14 +12,21 @@ import msgspec
 
 from livescale.load.bench.systems.play import AnsweredRequest, SystemRun, since
 from livescale.load.records import Ask, RequestRecord, find_fault
-from livescale.load.scenario.questions import Answer, Question, put
-from livescale.load.scenario.result import ALL, FaultFigures, ModelFigures, ScaleFigures, SimulationResult
+from livescale.load.scenario.result import (
+    ALL,
+    Answer,
+    FaultFigures,
+    ModelFigures,
+    Question,
+    ScaleFigures,
+    SimulationResult,
+    put,
+)
 from livescale.load.scenario.system import ScenarioSystem
 from livescale.load.simulate.client import fetch
 from livescale.load.simulate.cluster import EPOCH, VirtualCluster, virtual_cluster
-from livescale.load.simulate.event_log import LoggedEvent
+from livescale.load.simulate.event_log import LogFile, LoggedEvent, LogSink
 from livescale.load.simulate.faults import FaultInjector
-from livescale.load.simulate.log_file import LogFile, LogSink
 from livescale.load.simulate.start import made_up_ask, quiet, rare_collections, register, until, workers_in
 from livescale.load.simulate.usage import UsageWatch
 from livescale.load.trace import Arrival, fit

@@ -1,15 +1,24 @@
-"""What came of a scenario: figures of each model's requests, scales, faults, and the digest of the run."""
+"""What came of a scenario: figures of each model's requests, scales, faults, the digest of the run, and what `livescale
+status` and `livescale why` would have printed at a moment of it."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from math import isfinite
+from typing import NamedTuple
 
+import click
 import msgspec
 
 from livescale.load.bench.systems.play import AnsweredRequest, SystemRun
 from livescale.load.bench.systems.rows import tell_ms
+from livescale.load.simulate.cluster import VirtualCluster
 from livescale.load.simulate.faults import Fault, FaultKind
 from livescale.load.stats import percentile
+from livescale.services.cli.status import ask_status, print_status
+from livescale.services.cli.status_view import Status
+from livescale.services.cli.why import MOST_DECISIONS, Why, ask_why, explain
+from livescale.shared.bus.contract import BusError
 from livescale.shared.messages.scaling import ScaleRecord
 
 ALL = "all models"
@@ -180,3 +189,49 @@ def tell_failures(faults: Sequence[str]) -> str:
     """Why requests failed, the most frequent reason first; `faults` begin with a request's id each."""
     reasons = Counter(fault.partition(": ")[2] for fault in faults)
     return "; ".join(f"{count} {reason}" for reason, count in reasons.most_common(SHOWN_REASONS))
+
+
+SHOWN = 1_000  # decisions
+
+
+class Question(NamedTuple):
+    """Asked at second `at`: of everything, or why `model` was scaled."""
+
+    at: float
+    model: str = ""
+
+
+class Answer(NamedTuple):
+    """What came; a text if nobody could answer, such as a registry that was dead then."""
+
+    question: Question
+    found: Status | Why | str
+
+
+async def put(made: VirtualCluster, question: Question, begun: float) -> Answer:
+    """Ask when it is time. The run stays what it would be without the question."""
+    await asyncio.sleep(begun + question.at - made.now)
+    seconds = made.settings.message_seconds
+    bus = made.broker.connect(delays=lambda subject: (seconds,))
+    try:
+        found: Status | Why = await (
+            ask_why(bus, question.model, SHOWN, MOST_DECISIONS) if question.model else ask_status(bus)
+        )
+    except BusError as error:
+        return Answer(question, str(error))
+    finally:
+        await bus.close()
+    return Answer(question, found)
+
+
+def show(answer: Answer) -> None:
+    """Print an answer as the command of a real system would."""
+    question, found = answer
+    click.echo(f"\nlivescale {f'why {question.model}' if question.model else 'status'} at {question.at:g} s:")
+    if isinstance(found, str):
+        click.echo(f"nobody answered: {found}")
+    elif isinstance(found, Status):
+        print_status(found, verbose=False)
+    else:
+        for line in explain(question.model, found.decisions, found.scales, found.error, found.incidents, limit=SHOWN):
+            click.echo(line)

@@ -9,8 +9,7 @@ from livescale.load.scenario.fault_entries import FaultEntry, draw_faults
 from livescale.load.scenario.file import CheckedScenario
 from livescale.load.simulate.cluster_of_stack import cluster_of
 from livescale.load.simulate.faults import Fault, victims
-from livescale.services.cli.options import gather
-from livescale.services.cli.stack_options import PASSED_ON, UpOptions
+from livescale.services.cli.options import PASSED_ON, UpOptions, gather
 from livescale.services.supervisor.checks import check_instances, check_live, make_spec, ranks_of, resolve_form
 from livescale.services.supervisor.resources import round_up
 from livescale.services.supervisor.settings import StackSettings

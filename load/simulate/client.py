@@ -12,7 +12,6 @@ from livescale.services.gateway.progress import Fresh
 from livescale.services.gateway.streams import HeldRequests, Peers, RequestStreams
 from livescale.shared.bus.contract import Context
 from livescale.shared.messages.requests import Sampling, Submit
-from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
 
 MAX_REQUESTS, STREAM_QUEUE = 100_000, 4096
@@ -38,7 +37,7 @@ class HeadlessGateway:
         self.streams = RequestStreams(world.bus, self.id, metrics, MAX_REQUESTS, STREAM_QUEUE)
         held = HeldRequests(metrics.router_waits, MAX_REQUESTS)
         self.backend = Backend(world.bus, world.clock, self.streams, metrics, held)
-        self.membership = Membership(world.bus, world.clock, "gateway", self.id, world.host)
+        self.membership = world.membership("gateway")
 
     async def run(self) -> None:
         arriving = await self.streams.listen()

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from livescale.services.host.checkpoint import Checkpoint
 from livescale.services.host.stored import Stored
+from livescale.shared.links.contract import checksum
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import Manifest, ModelConfig
 from livescale.shared.model.block_layout import block_layouts
 from livescale.shared.model.checkpoint import CheckpointError
 from livescale.shared.model.sharding import check_shards
 from livescale.shared.simulation.sparse_memory import SparseBytes
-from livescale.shared.transfer.arrivals import checksum
 
 MEMORY_BYTES = 1 << 60  # as much as anyone asks for: the limit of a host is its cache
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from livescale.shared.bus.contract import Bus, BusError
-from livescale.shared.messages.incidents import AskIncidents, Incident
+from livescale.shared.messages.registry import AskIncidents, Incident
 from livescale.shared.subjects import INCIDENTS
 
 ASKED = 200

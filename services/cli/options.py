@@ -1,11 +1,14 @@
-"""Click options and configuration files made from a settings struct.
+"""Click options and configuration files made from a settings struct; those of a whole system are its own, and those of
+workers that it passes on to all of them.
 
 Each field is one flag, one environment variable, and one key of a YAML file, where an unknown key is refused by name.
 """
 
 import functools
+import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -16,6 +19,7 @@ import yaml
 from msgspec import inspect
 from msgspec.structs import FieldInfo
 
+from livescale.services.supervisor.settings import StackSettings
 from livescale.shared.bus.identity import hide_password
 from livescale.shared.runtime.settings import Settings
 from livescale.shared.runtime.yaml_file import convert, kebab, read_yaml, rename_keys, type_of
@@ -269,3 +273,20 @@ def bounds(kind: inspect.IntType | inspect.FloatType) -> dict[str, Any]:
         "min_open": kind.gt is not None,
         "max_open": kind.lt is not None,
     }
+
+
+def options_of_workers() -> dict[str, list[FieldInfo]]:
+    """The fields of a worker's settings that are options of a system too, by their group in its help."""
+    # By name, as `livescale run` knows the services.
+    found: dict[str, list[FieldInfo]] = {}
+    for field in msgspec.structs.fields(importlib.import_module("livescale.services.worker.settings").WorkerSettings):
+        info = inspect.type_info(field.type)
+        if isinstance(info, inspect.Metadata) and info.extra is not None and "up" in info.extra:
+            found.setdefault(info.extra["up"], []).append(field)
+    return found
+
+
+WORKER_OPTIONS = options_of_workers()
+PASSED_ON = {"worker_options": list(chain(*WORKER_OPTIONS.values()))}
+# All options of `livescale up`, by the names of its flags.
+UpOptions = flatten(StackSettings, PASSED_ON)

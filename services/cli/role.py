@@ -6,8 +6,8 @@ from typing import get_args
 import click
 
 from livescale.services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus, nats_req
-from livescale.shared.messages.disaggregation import SetRole
 from livescale.shared.messages.membership import Role
+from livescale.shared.messages.scaling import SetRole
 from livescale.shared.subjects import ROLE
 
 EPILOG = """

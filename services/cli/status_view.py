@@ -6,9 +6,8 @@ from types import MappingProxyType
 import msgspec
 
 from livescale.services.cli.incidents_view import IncidentRow, incident_rows
-from livescale.shared.messages.incidents import Incident
 from livescale.shared.messages.membership import Member, QueueLoad, WorkerReport
-from livescale.shared.messages.registry import Snapshot
+from livescale.shared.messages.registry import Incident, Snapshot
 from livescale.shared.messages.scaling import Decision
 from livescale.shared.model.latency import MADE_UP
 

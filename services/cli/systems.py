@@ -9,8 +9,7 @@ import click
 import msgspec
 import yaml
 
-from livescale.services.cli.options import check_values
-from livescale.services.cli.stack_options import UpOptions
+from livescale.services.cli.options import UpOptions, check_values
 from livescale.services.cli.tables import open_console, print_rows
 from livescale.shared.runtime.settings import Settings
 from livescale.shared.runtime.yaml_file import convert, kebab, nearest_hint, read_yaml

@@ -12,9 +12,8 @@ import click
 import msgspec
 
 from livescale.services.cli.groups import GroupedCommand
-from livescale.services.cli.options import settings_options
+from livescale.services.cli.options import PASSED_ON, WORKER_OPTIONS, settings_options
 from livescale.services.cli.printer import JsonPrinter, UpPrinter, make_printer
-from livescale.services.cli.stack_options import PASSED_ON, WORKER_OPTIONS
 from livescale.services.cli.systems import apply_system
 from livescale.services.supervisor.checks import BadSettings, check_path
 from livescale.services.supervisor.commands import worker_flags

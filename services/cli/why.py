@@ -10,8 +10,7 @@ import msgspec
 from livescale.services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus
 from livescale.services.cli.incidents_view import ask_incidents, clock_time, tell_incident
 from livescale.shared.bus.contract import Bus
-from livescale.shared.messages.incidents import Incident
-from livescale.shared.messages.registry import AskModels
+from livescale.shared.messages.registry import AskModels, Incident
 from livescale.shared.messages.scaling import AskDecisions, AskScales, Decision, Phase, PipelineRecord, ScaleRecord
 from livescale.shared.messages.transfers import Plan, PlannedPipeline
 from livescale.shared.subjects import DECISIONS, MODELS, SCALES

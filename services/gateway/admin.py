@@ -12,9 +12,8 @@ from livescale.services.gateway.models import RegisteredModels
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.responses import json_answer
 from livescale.shared.bus.contract import A, Bus, BusError, Call, Q
-from livescale.shared.messages.disaggregation import SetRole
 from livescale.shared.messages.registry import AskSnapshot, Named
-from livescale.shared.messages.scaling import AskDecisions, Scale
+from livescale.shared.messages.scaling import AskDecisions, Scale, SetRole
 from livescale.shared.subjects import DECISIONS, REGISTER, REMOVE, ROLE, SCALE, SNAPSHOT
 
 ASK_TIMEOUT_SECONDS = 2.0

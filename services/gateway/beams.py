@@ -14,7 +14,7 @@ from livescale.services.gateway.generation import Generation, Wait
 from livescale.services.gateway.output import Output, StopReason, TextPiece
 from livescale.services.gateway.progress import Fresh
 from livescale.shared.messages.requests import MOST_LOGPROBS, Sampling, Submit, TokenLogprobs
-from livescale.shared.runtime.together import together
+from livescale.shared.runtime.waiting import together
 
 Generate = Callable[[Submit, Output, bool], Generation]  # the last says that it follows an earlier one
 MOST_BEAMS = MOST_LOGPROBS // 2  # of each beam twice as many continuations are looked at, as some of them end

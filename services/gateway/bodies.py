@@ -9,8 +9,14 @@ import msgspec
 from msgspec import Meta
 
 from livescale.services.gateway.conversation import Conversation
-from livescale.services.gateway.repetition import RepetitionDetection
-from livescale.services.gateway.sampling_options import Choices, RequestPriority, RequestTimeout, TokenId, TopLogprobs
+from livescale.services.gateway.sampling_options import (
+    Choices,
+    RepetitionDetection,
+    RequestPriority,
+    RequestTimeout,
+    TokenId,
+    TopLogprobs,
+)
 from livescale.services.gateway.structured_options import StructuredOptions
 from livescale.services.gateway.tools import ToolChoice, Tools
 from livescale.shared.messages.membership import Role

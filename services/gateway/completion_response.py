@@ -24,7 +24,7 @@ from livescale.services.gateway.responses import Wait, Write
 from livescale.services.gateway.shapes import ResponseShape
 from livescale.services.gateway.spans import RequestTrace
 from livescale.shared.messages.requests import TokenLogprobs
-from livescale.shared.runtime.together import together
+from livescale.shared.runtime.waiting import together
 
 Emit = Callable[[int, TextPiece], Awaitable[None]]
 

@@ -1,5 +1,6 @@
 """All endpoints of a gateway, and what they are made of."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
@@ -24,6 +25,8 @@ from livescale.services.gateway.settings import GatewaySettings
 from livescale.services.gateway.templates import Templates
 from livescale.shared.process.run import World
 
+STARTED_SECONDS = 1.0  # after which whoever started with this process leaves the processor to others
+
 
 @dataclass(frozen=True)
 class Endpoints:
@@ -34,6 +37,12 @@ class Endpoints:
     responses: ResponsesApi
     probes: Probes
     beside: tuple[BoundedWork, ...]
+
+    async def prepare(self) -> None:
+        """Have the processes that render templates and try grammars ready before a client needs them."""
+        await asyncio.sleep(STARTED_SECONDS)
+        for work in self.beside:
+            await work.start()
 
 
 @asynccontextmanager

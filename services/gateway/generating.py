@@ -6,14 +6,11 @@ from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.models import RegisteredModels
 from livescale.services.gateway.prompt_maker import PromptMaker
 from livescale.services.gateway.responses_api import ResponsesApi
-from livescale.services.gateway.responses_store import ResponseStore
+from livescale.services.gateway.responses_store import open_response_store
 from livescale.services.gateway.settings import GatewaySettings
 from livescale.services.gateway.spans import Tracing
 from livescale.services.gateway.templates import Templates
-from livescale.shared.messages.responses import RESPONSES
 from livescale.shared.process.run import World
-
-MOST_KEPT_BYTES = 1 << 30  # of responses, of all clients
 
 
 def make_completions(
@@ -31,12 +28,6 @@ def make_completions(
     return Completions(prompts, maker, settings.max_body_bytes)
 
 
-def make_response_store(world: World, settings: GatewaySettings) -> ResponseStore:
-    """Where responses are kept on the bus's server."""
-    bucket = world.bus.bucket(RESPONSES, settings.responses_seconds, MOST_KEPT_BYTES)
-    return ResponseStore(bucket, world.clock, settings.responses_seconds, settings.responses_bytes)
-
-
 def make_responses(world: World, settings: GatewaySettings, completions: Completions) -> ResponsesApi:
     """The endpoints of responses, which are made as chats are."""
-    return ResponsesApi(completions, make_response_store(world, settings), world.clock)
+    return ResponsesApi(completions, open_response_store(world, settings), world.clock)

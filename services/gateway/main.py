@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import structlog
 
 from livescale.services.gateway.access import BadKeys, Guard, Keyring, read_keys
 from livescale.services.gateway.app import make_app
-from livescale.services.gateway.bounded_work import BoundedWork
 from livescale.services.gateway.endpoints import open_endpoints
 from livescale.services.gateway.generation import Backend
 from livescale.services.gateway.metrics import GatewayMetrics
@@ -21,11 +19,8 @@ from livescale.services.gateway.server import Server, allow_connections, is_loop
 from livescale.services.gateway.settings import GatewaySettings
 from livescale.services.gateway.streams import HeldRequests, Peers, RequestStreams
 from livescale.services.gateway.vocabularies import Vocabularies
-from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World, run_process
 from livescale.shared.runtime.files import write_atomically
-
-STARTED_SECONDS = 1.0  # after which whoever started with this process leaves the processor to others
 
 log = structlog.get_logger()
 
@@ -40,7 +35,7 @@ class Gateway:
         self._metrics = GatewayMetrics(world.telemetry, world.clock)
         id = world.info.id
         self._streams = RequestStreams(world.bus, id, self._metrics, settings.max_requests, settings.stream_queue)
-        self._membership = Membership(world.bus, world.clock, "gateway", id, world.host, system=world.system)
+        self._membership = world.membership("gateway")
         self._probes: Probes | None = None
         self.url = ""
 
@@ -67,7 +62,7 @@ class Gateway:
                 group.create_task(endpoints.responses.run(), name="responses")
                 group.create_task(self._membership.run(), name="membership")
                 self._say_ready(url_of(bound))
-                group.create_task(self._prepare(endpoints.beside), name="beside")
+                group.create_task(endpoints.prepare(), name="beside")
                 # The server is not a task of the group: it ends its requests while tokens still arrive.
                 await Server(app, bound, settings.shutdown_grace_s, settings.unread_timeout_s).run()
 
@@ -76,12 +71,6 @@ class Gateway:
         if self._probes is None or not self.url:
             return "it does not listen yet"
         return await self._probes.why_unavailable() or await self._membership.why_not_ready()
-
-    async def _prepare(self, beside: Sequence[BoundedWork]) -> None:
-        """Have the processes that render templates and try grammars ready before a client needs them."""
-        await asyncio.sleep(STARTED_SECONDS)
-        for work in beside:
-            await work.start()
 
     def _say_ready(self, url: str) -> None:
         self.url = url

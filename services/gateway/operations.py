@@ -16,9 +16,8 @@ from livescale.services.gateway.pooling_api import PoolingApi
 from livescale.services.gateway.pooling_operations import pooling_operations
 from livescale.services.gateway.probes import Probes
 from livescale.services.gateway.responses_api import ResponsesApi
-from livescale.shared.messages.disaggregation import RoleSet
 from livescale.shared.messages.registry import ModelEntry
-from livescale.shared.messages.scaling import ScaleAccepted
+from livescale.shared.messages.scaling import RoleSet, ScaleAccepted
 
 
 def operations(

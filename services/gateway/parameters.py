@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest
 from livescale.services.gateway.messages_request import BLOCKS, CountRequest, MessagesRequest
-from livescale.services.gateway.pooling_bodies import (
+from livescale.services.gateway.pooling_shapes import (
     ClassifyRequest,
     EmbeddingRequest,
     PoolingRequest,

@@ -15,7 +15,7 @@ from livescale.services.gateway.generation import Backend, Generation, just_wait
 from livescale.services.gateway.image_decoder import ImageDecoder
 from livescale.services.gateway.models import RegisteredModels, context_tokens
 from livescale.services.gateway.output import TextPiece
-from livescale.services.gateway.pooling_bodies import PoolingOptions
+from livescale.services.gateway.pooling_shapes import PoolingOptions
 from livescale.services.gateway.settings import GatewaySettings
 from livescale.services.gateway.spans import caller_of
 from livescale.services.gateway.submission import salt_of
@@ -24,7 +24,7 @@ from livescale.shared.bus.contract import Context
 from livescale.shared.messages.images import Images
 from livescale.shared.messages.requests import Sampling, Submit, TokenLogprobs
 from livescale.shared.runtime.clock import Ids
-from livescale.shared.runtime.together import together
+from livescale.shared.runtime.waiting import together
 
 MOST_INPUTS = 2_048  # OpenAI's limit
 AT_ONCE = 64  # texts of a request that workers have or wait for

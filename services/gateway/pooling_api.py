@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from livescale.services.gateway import pooling_answers as answers
 from livescale.services.gateway.checkpoint_text import (
     check_classifies,
     check_embeds,
@@ -17,12 +16,24 @@ from livescale.services.gateway.checkpoint_text import (
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.parse import T, parse_body, read_body
 from livescale.services.gateway.pooling import MOST_INPUTS, Asked, Pooling
-from livescale.services.gateway.pooling_bodies import (
+from livescale.services.gateway.pooling_shapes import (
+    Class,
+    Classes,
     ClassifyRequest,
+    Embedding,
     EmbeddingRequest,
+    Embeddings,
+    Pooled,
+    PooledList,
     PoolingRequest,
+    PoolingUsage,
+    Ranked,
+    RankedDocument,
+    Ranking,
     RerankRequest,
+    Score,
     ScoreRequest,
+    Scores,
     Texts,
 )
 from livescale.services.gateway.responses import json_answer, while_connected
@@ -57,11 +68,10 @@ class PoolingApi:
         made, usage = await while_connected(request.receive, self._inputs(asked, body.input))
         vectors = [embedding_of(one, asked.text.use, body.dimensions, body.normalize) for one in made]
         data = [
-            answers.Embedding(index=index, embedding=written(one, body.encoding_format))
-            for index, one in enumerate(vectors)
+            Embedding(index=index, embedding=written(one, body.encoding_format)) for index, one in enumerate(vectors)
         ]
         id = asked.id.replace("req", "embd", 1)
-        return json_answer(answers.Embeddings(id=id, created=int(asked.wall), model=asked.name, data=data, usage=usage))
+        return json_answer(Embeddings(id=id, created=int(asked.wall), model=asked.name, data=data, usage=usage))
 
     async def pool(self, request: Request) -> Response:
         """Answer POST /pooling: vectors, or the likelihoods of labels."""
@@ -74,9 +84,9 @@ class PoolingApi:
             told = [likelihoods(one, asked.text.use) for one in made]
         else:
             told = [embedding_of(one, asked.text.use, normalize=body.normalize) for one in made]
-        data = [answers.Pooled(index=index, data=written(one, body.encoding_format)) for index, one in enumerate(told)]
+        data = [Pooled(index=index, data=written(one, body.encoding_format)) for index, one in enumerate(told)]
         id = asked.id.replace("req", "pool", 1)
-        return json_answer(answers.PooledList(id=id, created=int(asked.wall), model=asked.name, data=data, usage=usage))
+        return json_answer(PooledList(id=id, created=int(asked.wall), model=asked.name, data=data, usage=usage))
 
     async def classify(self, request: Request) -> Response:
         """Answer POST /classify: the likelihoods of labels, and which is the likeliest."""
@@ -88,9 +98,9 @@ class PoolingApi:
         for index, one in enumerate(made):
             label = asked.text.use.label_names[int(one.argmax())]
             probs = one if body.use_activation is False else likelihoods(one, asked.text.use)
-            data.append(answers.Class(index=index, label=label, probs=listed(probs), num_classes=len(probs)))
+            data.append(Class(index=index, label=label, probs=listed(probs), num_classes=len(probs)))
         id = asked.id.replace("req", "classify", 1)
-        return json_answer(answers.Classes(id=id, created=int(asked.wall), model=asked.name, data=data, usage=usage))
+        return json_answer(Classes(id=id, created=int(asked.wall), model=asked.name, data=data, usage=usage))
 
     async def score(self, request: Request) -> Response:
         """Answer POST /score: how well the texts of each pair fit."""
@@ -98,9 +108,9 @@ class PoolingApi:
         asked = await self.pooling.ask(request, body)
         pairs = _pairs(body.text_1, body.text_2)
         scores, usage = await while_connected(request.receive, self._scores(asked, pairs, "text_2"))
-        data = [answers.Score(index=index, score=score) for index, score in enumerate(scores)]
+        data = [Score(index=index, score=score) for index, score in enumerate(scores)]
         id = asked.id.replace("req", "score", 1)
-        return json_answer(answers.Scores(id=id, created=int(asked.wall), model=asked.name, data=data, usage=usage))
+        return json_answer(Scores(id=id, created=int(asked.wall), model=asked.name, data=data, usage=usage))
 
     async def rerank(self, request: Request) -> Response:
         """Answer POST /rerank: documents by how well they fit a query."""
@@ -109,23 +119,23 @@ class PoolingApi:
         pairs = [(body.query, document) for document in body.documents]
         scores, usage = await while_connected(request.receive, self._scores(asked, pairs, "documents"))
         best = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n or None]
-        results = [answers.Ranked(index=index, relevance_score=scores[index]) for index in best]
+        results = [Ranked(index=index, relevance_score=scores[index]) for index in best]
         if body.return_documents:
             results = [
-                answers.Ranked(
+                Ranked(
                     index=one.index,
                     relevance_score=one.relevance_score,
-                    document=answers.RankedDocument(body.documents[one.index]),
+                    document=RankedDocument(body.documents[one.index]),
                 )
                 for one in results
             ]
         id = asked.id.replace("req", "rerank", 1)
-        return json_answer(answers.Ranking(id=id, model=asked.name, usage=usage, results=results))
+        return json_answer(Ranking(id=id, model=asked.name, usage=usage, results=results))
 
     async def _body(self, request: Request, type: type[T]) -> T:
         return parse_body(await read_body(request, self.pooling.settings.max_body_bytes), type)
 
-    async def _classified(self, asked: Asked, body: ClassifyRequest) -> tuple[list[Floats], answers.PoolingUsage]:
+    async def _classified(self, asked: Asked, body: ClassifyRequest) -> tuple[list[Floats], PoolingUsage]:
         images = asked.text.use.images
         if images is not None:
             return await self._images(asked, images, *image_urls(body))
@@ -135,20 +145,20 @@ class PoolingApi:
 
     async def _images(
         self, asked: Asked, images: Images, urls: list[str], param: str
-    ) -> tuple[list[Floats], answers.PoolingUsage]:
+    ) -> tuple[list[Floats], PoolingUsage]:
         pixels = await self.pooling.pixels(asked, images, urls, param)
         rows = [[0] * images.rows] * len(urls)
         told = await self.pooling.make(asked, rows, [VECTOR] * len(urls), pixels)
         return [vector_of(one) for one in told], usage_of(rows)
 
-    async def _inputs(self, asked: Asked, given: Texts) -> tuple[list[Floats], answers.PoolingUsage]:
+    async def _inputs(self, asked: Asked, given: Texts) -> tuple[list[Floats], PoolingUsage]:
         texts = [await self.pooling.encode(asked, one, "input") for one in split_prompts(given, MOST_INPUTS, "input")]
         told = await self.pooling.make(asked, texts, [VECTOR] * len(texts))
         return [vector_of(one) for one in told], usage_of(texts)
 
     async def _scores(
         self, asked: Asked, pairs: Sequence[tuple[str, str]], param: str
-    ) -> tuple[list[float], answers.PoolingUsage]:
+    ) -> tuple[list[float], PoolingUsage]:
         """How well the texts of each pair fit, as the model can tell it."""
         if not 1 <= len(pairs) <= MOST_INPUTS:
             raise bad_request(f"{param!r} has {len(pairs)} texts; there must be 1 to {MOST_INPUTS}.", param)
@@ -171,7 +181,7 @@ class PoolingApi:
 
     async def _angles(
         self, asked: Asked, pairs: Sequence[tuple[str, str]], param: str
-    ) -> tuple[list[float], answers.PoolingUsage]:
+    ) -> tuple[list[float], PoolingUsage]:
         """The cosines between the vectors of each pair. The vector of a text that comes often is made once."""
         distinct = list(dict.fromkeys(text for pair in pairs for text in pair))
         texts = [await self.pooling.encode(asked, one, param) for one in distinct]
@@ -180,10 +190,10 @@ class PoolingApi:
         return [cosine(vectors[one], vectors[other]) for one, other in pairs], usage_of(texts)
 
 
-def usage_of(texts: Sequence[Sequence[int]]) -> answers.PoolingUsage:
+def usage_of(texts: Sequence[Sequence[int]]) -> PoolingUsage:
     """Count the tokens of all texts, as an answer's usage."""
     tokens = sum(map(len, texts))
-    return answers.PoolingUsage(tokens, tokens)
+    return PoolingUsage(tokens, tokens)
 
 
 def image_urls(body: ClassifyRequest) -> tuple[list[str], str]:

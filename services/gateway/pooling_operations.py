@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from livescale.services.gateway import pooling_answers as answers
-from livescale.services.gateway import pooling_bodies as bodies
+from livescale.services.gateway import pooling_shapes as shapes
 from livescale.services.gateway.operation import GENERATION_ERRORS, Operation, Serve
 from livescale.services.gateway.pooling_api import PoolingApi
 
@@ -11,25 +10,25 @@ from livescale.services.gateway.pooling_api import PoolingApi
 def pooling_operations(api: PoolingApi) -> list[Operation]:
     """Return the operations for vectors and scores, one for each path."""
     embeddings = _operation(
-        "/v1/embeddings", api.embeddings, "The vectors of texts", answers.Embeddings, bodies.EmbeddingRequest
+        "/v1/embeddings", api.embeddings, "The vectors of texts", shapes.Embeddings, shapes.EmbeddingRequest
     )
     pool = _operation(
         "/pooling",
         api.pool,
         "The vectors of texts, or the scores of a model that gives scores",
-        answers.PooledList,
-        bodies.PoolingRequest,
+        shapes.PooledList,
+        shapes.PoolingRequest,
     )
     classify = _operation(
         "/classify",
         api.classify,
         "The likeliest label of each text, and how likely all are",
-        answers.Classes,
-        bodies.ClassifyRequest,
+        shapes.Classes,
+        shapes.ClassifyRequest,
     )
-    score = _operation("/score", api.score, "How well texts fit each other", answers.Scores, bodies.ScoreRequest)
+    score = _operation("/score", api.score, "How well texts fit each other", shapes.Scores, shapes.ScoreRequest)
     rerank = _operation(
-        "/rerank", api.rerank, "Documents in the order in which they fit a query", answers.Ranking, bodies.RerankRequest
+        "/rerank", api.rerank, "Documents in the order in which they fit a query", shapes.Ranking, shapes.RerankRequest
     )
     again = [
         replace(classify, path="/v1/classify"),

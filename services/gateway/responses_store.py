@@ -6,9 +6,13 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from livescale.services.gateway.settings import GatewaySettings
 from livescale.shared.bus.contract import BusError, KeyValue
-from livescale.shared.messages.responses import KeptResponse
+from livescale.shared.messages.responses import RESPONSES, KeptResponse
+from livescale.shared.process.run import World
 from livescale.shared.runtime.clock import Clock
+
+MOST_KEPT_BYTES = 1 << 30  # of responses, of all clients
 
 log = structlog.get_logger()
 
@@ -82,6 +86,12 @@ class ResponseStore:
         if client in self._shelves:
             self._shelves[client].drop(id)
         await self._bucket.delete(_key(client, id))
+
+
+def open_response_store(world: World, settings: GatewaySettings) -> ResponseStore:
+    """Where responses are kept on the bus's server."""
+    bucket = world.bus.bucket(RESPONSES, settings.responses_seconds, MOST_KEPT_BYTES)
+    return ResponseStore(bucket, world.clock, settings.responses_seconds, settings.responses_bytes)
 
 
 def _key(client: str, id: str) -> str:

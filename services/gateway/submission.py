@@ -29,8 +29,7 @@ from livescale.services.gateway.logprobs import PromptNames, TokenNames
 from livescale.services.gateway.models import Served
 from livescale.services.gateway.output import Decode, Output, TextEnds, TextOutput
 from livescale.services.gateway.reading import Reading
-from livescale.services.gateway.repetition import RepetitionOutput
-from livescale.services.gateway.sampling_options import stop_strings
+from livescale.services.gateway.sampling_options import RepetitionOutput, stop_strings
 from livescale.shared.messages.requests import PromptLogprobs, Sampling, Submit
 
 MOST_PROMPT_LOGPROBS = 30_000  # in one message of the bus, which takes a megabyte

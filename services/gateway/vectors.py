@@ -8,7 +8,7 @@ import numpy.typing as npt
 from livescale.services.gateway.checkpoint_text import ModelUse
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.output import TextPiece
-from livescale.services.gateway.pooling_answers import Vector
+from livescale.services.gateway.pooling_shapes import Vector
 from livescale.services.gateway.progress import Fresh
 from livescale.shared.messages.requests import TokenLogprobs
 

@@ -15,9 +15,8 @@ from livescale.services.host.settings import HostSettings
 from livescale.shared.bus.contract import Ack, Context, Endpoint, Refusal
 from livescale.shared.links.contract import Link
 from livescale.shared.links.meter import PathBytes
-from livescale.shared.messages.copies import FetchModel, ModelRead, ReleaseModel
+from livescale.shared.messages.registry import FetchModel, ModelRead, ReleaseModel
 from livescale.shared.messages.transfers import Abort, Send
-from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
 from livescale.shared.process.system_port import WhyNotReady, starting
 from livescale.shared.subjects import (
@@ -71,7 +70,15 @@ class HostService:
         told = MemoryCallbacks(self._changed, self._announce, self._tell_failure)
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._membership = self._member(link)
+                self._membership = self._world.membership(
+                    "host",
+                    address=link.address,
+                    report=lambda epoch: self._cache.report(
+                        self._id, epoch, self._sent_versions(), flows_out=len(self._outgoing)
+                    ),
+                    on_stale=self._give_up,
+                    place=self._place,
+                )
                 self._why_not_ready = self._membership.why_not_ready
                 self._memory = Memory(self._cache, self._disk, self._world, told, tasks)
                 self._checkpoints = CheckpointReader(self._disk, self._memory, self._announce)
@@ -92,21 +99,9 @@ class HostService:
         """Why it does not serve its role just now; None where it does."""
         return await self._why_not_ready()
 
-    def _member(self, link: Link) -> Membership:
-        return Membership(
-            self._bus,
-            self._world.clock,
-            "host",
-            self._id,
-            self._world.host,
-            address=link.address,
-            report=lambda epoch: self._cache.report(
-                self._id, epoch, self._sent_versions(), flows_out=len(self._outgoing)
-            ),
-            on_stale=lambda: self._outgoing.abort_all(f"{self._id} had been declared dead"),
-            place=self._place,
-            system=self._world.system,
-        )
+    def _give_up(self) -> None:
+        """Send nothing more, as the registry holds this process for dead."""
+        self._outgoing.abort_all(f"{self._id} had been declared dead")
 
     def _endpoints(self) -> list[Endpoint]:
         me = {"id": self._id}

@@ -11,11 +11,18 @@ import msgspec
 import numpy as np
 import xxhash
 
-from livescale.services.host.conversion import SAME, SERVED_BITS, STORED_BITS, Bits, are_finite, convert
-from livescale.services.host.find_parameters import find_parameters
+from livescale.services.host.conversion import (
+    SAME,
+    SERVED_BITS,
+    STORED_BITS,
+    Bits,
+    are_finite,
+    convert,
+    read_fused,
+    read_transposed,
+)
+from livescale.services.host.find_parameters import find_parameters, read_router
 from livescale.services.host.quantized import QuantizedReader
-from livescale.services.host.rearranged import read_fused, read_transposed
-from livescale.services.host.routers import read_router
 from livescale.services.host.safetensors_files import (
     AGAIN,
     StoredTensor,
@@ -28,8 +35,7 @@ from livescale.shared.model.architectures import architecture_of
 from livescale.shared.model.block_layout import BlockLayout, block_layouts, check_dtype, tensor_bytes
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config
 from livescale.shared.model.declaration.experts import each_name
-from livescale.shared.model.declaration.source import Source
-from livescale.shared.model.declaration.tensors import EMBEDDING, HEAD, Cut, model_parameters
+from livescale.shared.model.declaration.tensors import EMBEDDING, HEAD, Cut, Source, model_parameters
 from livescale.shared.model.panels import lay_in_panels
 from livescale.shared.model.sharding import ShardSlice, check_shards, experts_of, find_shard_slice
 

@@ -8,8 +8,8 @@ from livescale.services.host.disk import Disk
 from livescale.services.host.memory import Memory
 from livescale.services.host.stored import Stored
 from livescale.shared.bus.contract import Context, Refusal
-from livescale.shared.messages.copies import CheckModel, ModelChecked, ReadModel
 from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.registry import CheckModel, ModelChecked, ReadModel
 from livescale.shared.messages.transfers import FromDisk
 from livescale.shared.model.checkpoint import CheckpointError
 

@@ -1,8 +1,8 @@
-"""Numbers of a checkpoint in the type that they are served in, as torch converts them, bit for bit.
+"""Numbers of a checkpoint in the type and the order that they are served in, as torch converts them, bit for bit.
 
 They are handled as their bits, because numpy has no bfloat16. torch itself would take 2 s and 0.6 GB to import, which a
-host needs for nothing else where there is no GPU.
-"""
+host needs for nothing else where there is no GPU. The order differs where a checkpoint has matrices `[out, in]` as
+`[in, out]`, as GPT-2's do, or among those of all experts, as gpt-oss'."""
 
 from functools import cache
 from typing import Any
@@ -10,8 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from livescale.services.host.safetensors_files import StoredDType
+from livescale.services.host.safetensors_files import (
+    AGAIN,
+    StoredDType,
+    StoredTensor,
+    open_tensors,
+    read_bytes,
+    read_pieces,
+)
 from livescale.shared.messages.parameters import DType
+from livescale.shared.model.checkpoint import CheckpointError
+from livescale.shared.model.declaration.experts import Fused
+from livescale.shared.model.declaration.tensors import Source
+from livescale.shared.model.sharding import ShardSlice
 
 Bits = NDArray[np.unsignedinteger[Any]]
 
@@ -66,3 +77,46 @@ def _halves(dtype: DType) -> Bits:
     """Every number of float16 in `dtype`, by its bits."""
     exact = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32).view(np.uint32)
     return exact if dtype == "float32" else _round(exact).astype(np.uint16)
+
+
+def read_transposed(
+    stored: StoredTensor, source: Source, cut: ShardSlice | None, into: memoryview, dtype: DType
+) -> None:
+    """Fill `into` with the part `cut` of the matrix of this `source`, a piece of the tensor `stored` after the other.
+
+    Raises CheckpointError where the file cannot be read or holds values that are not finite.
+    """
+    outputs = range(source.start, source.start + source.rows)
+    if cut is not None and cut.dimension == 0:
+        outputs = outputs[cut.start : cut.stop]
+    elif cut is not None:
+        stored = stored.rows(cut.start, cut.stop)
+    target = np.frombuffer(into, SERVED_BITS[dtype]).reshape(len(outputs), stored.shape[0])
+    finite, first = True, 0
+    with open_tensors(stored.file) as stream:
+        for piece in read_pieces(stored, stream):
+            values = np.frombuffer(piece, STORED_BITS[stored.dtype]).reshape(-1, stored.shape[1])
+            own = np.ascontiguousarray(values[:, outputs.start : outputs.stop].T)
+            converted = np.empty(own.size, SERVED_BITS[dtype])
+            convert(own.reshape(-1), stored.dtype, dtype, converted)
+            finite = finite and are_finite(own.reshape(-1), stored.dtype) and are_finite(converted, SAME[dtype])
+            target[:, first : first + len(values)] = converted.reshape(own.shape)
+            first += len(values)
+    if not finite:
+        raise CheckpointError(f"{stored.file}: {stored.name} holds NaN or infinity in {dtype}; {AGAIN}")
+
+
+def read_fused(stored: StoredTensor, fused: Fused, cut: ShardSlice | None, into: memoryview, dtype: DType) -> None:
+    """Fill `into` with the part `cut` of a matrix `[out, in]`, which is stored as `[in, out]`, or of a bias.
+
+    Raises CheckpointError where the file cannot be read or holds values that are not finite.
+    """
+    one = stored.rows(fused.expert, fused.expert + 1)
+    values = read_bytes(one).view(STORED_BITS[stored.dtype]).reshape(one.shape[1:])
+    own = values[..., fused.first :: fused.step].T
+    if cut is not None:
+        own = own[cut.start : cut.stop] if cut.dimension == 0 else own[:, cut.start : cut.stop]
+    flat, target = np.ascontiguousarray(own).reshape(-1), np.frombuffer(into, SERVED_BITS[dtype])
+    convert(flat, stored.dtype, dtype, target)
+    if not (are_finite(flat, stored.dtype) and are_finite(target, SAME[dtype])):
+        raise CheckpointError(f"{stored.file}: {stored.name} holds NaN or infinity in {dtype}; {AGAIN}")

@@ -9,8 +9,8 @@ import structlog
 from livescale.shared.links.contract import Link
 from livescale.shared.links.link_path import LinkPath
 from livescale.shared.links.meter import Paths
-from livescale.shared.messages.copies import FetchModel
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.registry import FetchModel
 from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed
 from livescale.shared.transfer.receiver import BlockReceiver, Events
 

@@ -1,17 +1,25 @@
-"""Finds the tensors of a model in the files of its checkpoint, and checks them before any parameter is read."""
+"""Finds the tensors of a model in the files of its checkpoint, and checks them before any parameter is read.
+
+Routers of experts may be quantized there, which is seen from the tensors: most files with quantized experts do not say
+of routers. They are small, and engines compute them in float32. So hosts dequantize them, to what they would be in the
+same checkpoint in bfloat16."""
 
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from livescale.services.host.routers import quantized_shapes
+import numpy as np
+
+from livescale.services.host.conversion import convert
+from livescale.services.host.quantized import QuantizedReader
 from livescale.services.host.safetensors_files import AGAIN, FLOATS, StoredTensor, named, stored_tensors
 from livescale.shared.messages.parameters import ModelConfig
+from livescale.shared.messages.quantization import Packing
 from livescale.shared.model.architectures import architecture_of
 from livescale.shared.model.checkpoint import CheckpointError
 from livescale.shared.model.declaration.experts import Stacked
-from livescale.shared.model.declaration.tensors import HEAD, Shapes
-from livescale.shared.model.packed.stored import MXFP4, OPTIONAL, ORDER, WORDS, ZEROS
+from livescale.shared.model.declaration.tensors import HEAD, ROUTER, Shapes, Source
+from livescale.shared.model.packed.form import MXFP4, OPTIONAL, ORDER, WORDS, ZEROS, stored_parts
 
 # Tensors that were once saved with checkpoints, and follow from the configuration.
 HARMLESS = ("rotary_emb.inv_freq", "embeddings.position_ids", ".attn.bias", ".attn.masked_bias", *OPTIONAL)
@@ -108,3 +116,44 @@ def _refuse_overlap(stored: Mapping[str, StoredTensor]) -> None:
     for before, tensor in pairwise(ordered):
         if tensor.file == before.file and tensor.start < before.start + before.size_bytes:
             raise CheckpointError(f"{tensor.file}: {tensor.name} overlaps {before.name}; {AGAIN}")
+
+
+EXPERTS = ("mlp.experts.gate_proj", "mlp.experts.up_proj", "mlp.experts.down_proj")
+
+
+def router_packing(config: ModelConfig, layer: int) -> Packing | None:
+    """How the router of this layer is packed, if it is: as the experts are. What it is in MXFP4 is not known."""
+    quantization = config.quantization
+    if quantization is None or quantization.stored == "mxfp4" or not config.kind(layer).experts:
+        return None
+    return next(filter(None, (quantization.packing(layer, part) for part in EXPERTS)), None)
+
+
+def read_router(name: str, source: Source, config: ModelConfig, reader: QuantizedReader, into: memoryview) -> bool:
+    """Fill `into` with our tensor `name` in bfloat16, if that is a router whose file has it quantized.
+
+    Raises CheckpointError.
+    """
+    if not name.endswith(ROUTER):
+        return False
+    packing = router_packing(config, int(name.split(".")[2]))
+    if packing is None or not reader.has(_parts(config, packing, source.name)):
+        return False
+    wide = reader.dequantized(source, config.hidden_size, packing)
+    convert(wide.view(np.uint32).reshape(-1), "F32", "bfloat16", np.frombuffer(into, np.uint16))
+    return True
+
+
+def quantized_shapes(config: ModelConfig) -> dict[str, Shapes]:
+    """The tensors by which a checkpoint may have each router, by the name of the one that others have."""
+    packings = {layer: router_packing(config, layer) for layer in range(config.num_hidden_layers)}
+    names = {layer: f"model.layers.{layer}{ROUTER}" for layer, packing in packings.items() if packing is not None}
+    sources = architecture_of(config).sources(config) if names else {}
+    found = {sources[name].name: packings[layer] for layer, name in names.items()}
+    return {name: _parts(config, packing, name) for name, packing in found.items() if packing is not None}
+
+
+def _parts(config: ModelConfig, packing: Packing, name: str) -> Shapes:
+    assert config.quantization is not None
+    assert config.experts is not None
+    return stored_parts(config.quantization, packing, name, [config.experts.count, config.hidden_size])

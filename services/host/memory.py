@@ -11,13 +11,13 @@ from livescale.services.host.cache import CacheFull, Held, HostCache, check_memo
 from livescale.services.host.disk import Disk
 from livescale.services.host.fetch import ModelFetch, OnBlock
 from livescale.services.host.stored import Stored, read_span
-from livescale.shared.messages.copies import FetchModel
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.registry import FetchModel
 from livescale.shared.model.checkpoint import CheckpointError
 from livescale.shared.process.run import World
+from livescale.shared.runtime.waiting import ReadyBlocks
 from livescale.shared.transfer.flow_end import TransferFailed
-from livescale.shared.transfer.waiting import ReadyBlocks
 
 log = structlog.get_logger()
 

@@ -12,10 +12,17 @@ from livescale.services.host.safetensors_files import AGAIN, StoredTensor, read_
 from livescale.shared.messages.quantization import Packing, Quantization
 from livescale.shared.model.checkpoint import CheckpointError
 from livescale.shared.model.declaration.experts import Fused
-from livescale.shared.model.declaration.source import Source
-from livescale.shared.model.packed.form import CODE_BITS, MIDDLES, PANEL_OUTPUTS, WEIGHT, group_count, group_of
+from livescale.shared.model.declaration.tensors import Source
+from livescale.shared.model.packed.form import (
+    CODE_BITS,
+    MIDDLES,
+    PANEL_OUTPUTS,
+    WEIGHT,
+    group_count,
+    group_of,
+    scale_name,
+)
 from livescale.shared.model.packed.panels import Bytes, pack_panels
-from livescale.shared.model.packed.stored import scale_name
 from livescale.shared.model.sharding import ShardSlice
 
 Array = NDArray[Any]

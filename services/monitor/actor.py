@@ -5,17 +5,15 @@ from collections.abc import Sequence
 
 import structlog
 
-from livescale.services.monitor.advice import as_advice
 from livescale.services.monitor.journal import Journal
 from livescale.services.monitor.policy import RetryTimes, RoleRule, ScalingPolicy
 from livescale.services.monitor.settings import MonitorSettings
 from livescale.services.monitor.signals import Signals
-from livescale.services.monitor.verdict import ScalingVerdict
+from livescale.services.monitor.verdict import ScalingVerdict, as_advice
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Received, Refusal, Subscription
 from livescale.shared.messages.membership import Beat, HostReport, LeaseChanged, Report, RouterReport, WorkerReport
 from livescale.shared.messages.registry import AskModels, AskSnapshot
 from livescale.shared.messages.scaling import AskDecisions, AskScales, Decision, Decisions, Scale, ScaleRecord
-from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
 from livescale.shared.subjects import DECISION, DECISIONS, HEARTBEAT, LEASE, MODELS, PLAN, SCALE, SCALES, SNAPSHOT
 
@@ -39,7 +37,7 @@ class Monitor:
         self._policy = ScalingPolicy(self._signals, RetryTimes(CALL_SECONDS, settings.retry_seconds), rule)
         self._is_advisory = settings.scaling == "advisory"
         self._journal = Journal()
-        self._membership = Membership(world.bus, world.clock, "monitor", world.info.id, world.host, system=world.system)
+        self._membership = world.membership("monitor")
         self._calls = asyncio.TaskGroup()
         self._news = asyncio.Event()
         self._evaluates = False

@@ -12,8 +12,7 @@ from math import ceil
 
 from livescale.services.monitor.arbitration import Donor, Given, choose_donors
 from livescale.services.monitor.needs import Need, Unknown, inputs_of, missing, wanted, wanted_spares, weigh
-from livescale.services.monitor.role_needs import RoleNeeds, inputs_of_roles, weigh_roles
-from livescale.services.monitor.role_policy import Act, RecentMost, RoleScaling
+from livescale.services.monitor.role_policy import Act, RecentMost, RoleNeeds, RoleScaling, inputs_of_roles, weigh_roles
 from livescale.services.monitor.signals import Observed, Signals
 from livescale.services.monitor.verdict import JudgedModel, ScalingVerdict, find_lack, give
 from livescale.shared.messages.model_spec import Disaggregation, ModelSpec

@@ -1,4 +1,5 @@
-"""What was decided about a model, and what follows for the workers of others. Pure."""
+"""What was decided about a model, what follows for the workers of others, and what of it an advisory monitor does.
+Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -7,6 +8,7 @@ from livescale.services.monitor.arbitration import Given, Lack
 from livescale.services.monitor.needs import Need, Unknown, missing
 from livescale.services.monitor.signals import Observed
 from livescale.shared.messages.membership import Role
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import Action
 
@@ -63,3 +65,17 @@ def give(one: JudgedModel, given: Given) -> ScalingVerdict:
     """The verdict to give one instance back, for another model."""
     reason = f"{given.to} needs an instance and no spare worker fits; {given.reason}: {one.verdict.reason}"
     return replace(one.verdict, action="in", target=one.observed.current - 1, rule="yield", reason=reason)
+
+
+def as_advice(verdict: ScalingVerdict, spec: ModelSpec) -> ScalingVerdict:
+    """The verdict as advice, which nobody is asked to carry out.
+
+    A model gets its fewest instances all the same, and one that is taken out of service is cleared.
+    """
+    if verdict.action == "hold" or verdict.rule == "removed":
+        return verdict
+    least = spec.min_instances
+    if verdict.action == "out" and verdict.current < least:
+        target, reason = min(verdict.target, least), f"{verdict.current} of at least {least} instances"
+        return replace(verdict, target=target, rule="minimum", reason=reason, roles={})
+    return replace(verdict, is_advice=True)

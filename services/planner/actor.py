@@ -23,7 +23,6 @@ from livescale.shared.bus.contract import BusError, Context, Endpoint, Received,
 from livescale.shared.messages.membership import LeaseChanged, Report, WorkerReport
 from livescale.shared.messages.scaling import AskScales, Scale, ScaleAccepted, ScaleRecord, ScaleRecords
 from livescale.shared.messages.transfers import Abort, BlockReady, InstanceServing, Transfer
-from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
 from livescale.shared.subjects import BLOCK, HEARTBEAT, INSTANCE, LEASE, PLAN, ROLE, SCALE, SCALES, TRANSFER
 
@@ -44,7 +43,7 @@ class Planner:
         self._scale_planner = planner
         self._metrics = PlannerMetrics(world.telemetry, self._cluster.reports)
         self._spans = ScaleSpans(world.telemetry.spans)
-        self._membership = Membership(world.bus, world.clock, "planner", world.info.id, world.host, system=world.system)
+        self._membership = world.membership("planner")
         self._calls = asyncio.TaskGroup()
         self._away = world.clock.away
         self._aborting: set[str] = set()

@@ -13,9 +13,9 @@ from livescale.services.planner.metrics import PlannerMetrics
 from livescale.services.planner.role_switch import RoleSwitch
 from livescale.services.planner.view import ClusterView
 from livescale.shared.bus.contract import BusError, Context, Refusal
-from livescale.shared.messages.disaggregation import ChangeRole, RoleSet, SetRole
+from livescale.shared.messages.disaggregation import ChangeRole
 from livescale.shared.messages.membership import WorkerReport
-from livescale.shared.messages.scaling import Decision, RoleMove
+from livescale.shared.messages.scaling import Decision, RoleMove, RoleSet, SetRole
 from livescale.shared.process.run import World
 from livescale.shared.subjects import CHANGE_ROLE
 

@@ -14,7 +14,6 @@ from livescale.services.registry.saved import SavedState
 from livescale.services.registry.settings import RegistrySettings
 from livescale.shared.bus.contract import BusError, Context, Endpoint
 from livescale.shared.messages.registry import AskSnapshot, Snapshot
-from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
 from livescale.shared.subjects import HEARTBEAT, LEAVE, SNAPSHOT
 from livescale.shared.topology.topology import Topology
@@ -37,9 +36,7 @@ class Registry:
         self._copies = CopyReconciler(world, self._pool, self._saved, self._leases.by_id, settings.suspect_seconds)
         self._members = Members(world, self._leases, self._pool, self._saved, topology, self._copies.look)
         self._models = Models(world, self._pool, self._copies, settings.default_spec())
-        self._membership = Membership(
-            world.bus, world.clock, "registry", world.info.id, world.host, system=world.system
-        )
+        self._membership = world.membership("registry")
         self._reconnected = asyncio.Event()
 
     async def run(self) -> None:

@@ -13,9 +13,9 @@ from livescale.services.registry.placement import FreeCopy, MakeCopy
 from livescale.services.registry.pool import Pool
 from livescale.services.registry.saved import SavedState
 from livescale.shared.bus.contract import BusError, Context, Received, Subscription
-from livescale.shared.messages.copies import ModelRead, ReadModel, ReleaseModel
 from livescale.shared.messages.membership import Member
 from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.registry import ModelRead, ReadModel, ReleaseModel
 from livescale.shared.messages.transfers import Transfer
 from livescale.shared.policy.backoff import Backoff
 from livescale.shared.process.run import World

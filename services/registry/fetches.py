@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from livescale.shared.messages.copies import FetchModel
 from livescale.shared.messages.membership import Member
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.registry import FetchModel
 from livescale.shared.messages.transfers import Inflow, Node, Outflow, Send
 from livescale.shared.transfer.chunks import chunk_bytes_for
 

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from livescale.shared.messages.incidents import Incident, WasAway
 from livescale.shared.messages.membership import Member
+from livescale.shared.messages.registry import Incident, WasAway
 
 KEPT = 500
 # Processes notice the end of one stall within a moment of each other.

@@ -16,7 +16,6 @@ from livescale.services.registry.leases import HEARD_AGAIN, LEFT, LeaseMoved, Le
 from livescale.services.registry.pool import Pool
 from livescale.services.registry.saved import SavedState
 from livescale.shared.bus.contract import Context, Endpoint, Received, Subscription
-from livescale.shared.messages.incidents import AskIncidents, IncidentList, ProcessEnded, WasAway
 from livescale.shared.messages.membership import (
     Beat,
     HostReport,
@@ -33,6 +32,7 @@ from livescale.shared.messages.membership import (
     WorkerReport,
     WorkerState,
 )
+from livescale.shared.messages.registry import AskIncidents, IncidentList, ProcessEnded, WasAway
 from livescale.shared.process.run import World
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog

@@ -9,10 +9,9 @@ from msgspec.structs import asdict, replace
 
 from livescale.services.registry.placement import CopyDemand
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.copies import ModelChecked, ModelRead
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.registry import ModelEntry
+from livescale.shared.messages.registry import ModelChecked, ModelEntry, ModelRead
 
 LEAST_LOAD = 0.001  # the lowest scaling bound: capacities are divided by it
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")

@@ -6,10 +6,17 @@ from livescale.services.registry.copies import READ_TIMEOUT_SECONDS, CopyReconci
 from livescale.services.registry.model import adapter_spec, check_spec, complete_spec
 from livescale.services.registry.pool import Pool
 from livescale.shared.bus.contract import Ack, BusError, Context, Endpoint, Refusal
-from livescale.shared.messages.copies import CheckModel, ModelChecked
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.registry import AskModels, ModelEntry, ModelList, Named, Register
+from livescale.shared.messages.registry import (
+    AskModels,
+    CheckModel,
+    ModelChecked,
+    ModelEntry,
+    ModelList,
+    Named,
+    Register,
+)
 from livescale.shared.process.run import World
 from livescale.shared.subjects import CHECK_MODEL, KEEP, MANIFEST, MODELS, REGISTER, REMOVE
 

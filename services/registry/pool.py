@@ -11,11 +11,10 @@ from livescale.services.registry.host_caches import HostCaches
 from livescale.services.registry.model import Content, RegisteredModel, content_of
 from livescale.services.registry.placement import CopyDemand, FreeCopy, MakeCopy, NoRoom, why_no_room
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.copies import ModelChecked, ModelRead
 from livescale.shared.messages.membership import HostReport, WorkerReport
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.registry import ModelEntry
+from livescale.shared.messages.registry import ModelChecked, ModelEntry, ModelRead
 from livescale.shared.policy.invariants import check
 
 KEPT_SECONDS = 10.0

@@ -4,7 +4,8 @@ import structlog
 
 from livescale.services.router.effects import AssignRole, MoveRequest
 from livescale.shared.bus.contract import Bus, BusError, Context, Refusal, TooLarge
-from livescale.shared.messages.disaggregation import HandOver, SetRole
+from livescale.shared.messages.disaggregation import HandOver
+from livescale.shared.messages.scaling import SetRole
 from livescale.shared.subjects import HAND_OVER, ROLE
 
 MOVE_SECONDS = 30.0  # all KV of a long request moves, while others do

@@ -11,7 +11,6 @@ from livescale.services.router.settings import RouterSettings
 from livescale.services.router.standby import Standby
 from livescale.shared.bus.contract import Subscription
 from livescale.shared.messages.membership import Beat, LeaseChanged, Report, RouterReport
-from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World, run_process
 from livescale.shared.subjects import LEASE
 
@@ -23,16 +22,7 @@ class Router:
     def __init__(self, world: World, settings: RouterSettings) -> None:
         self._world = world
         self._settings = settings
-        self._membership = Membership(
-            world.bus,
-            world.clock,
-            "router",
-            world.info.id,
-            world.host,
-            report=self._report,
-            on_stale=self._stale,
-            system=world.system,
-        )
+        self._membership = world.membership("router", report=self._report, on_stale=self._stale)
         self._metrics = RouterMetrics(world.telemetry)
         self._standby = Standby(world.bus, self._membership, world.info.id)
         self.office: Office | None = None

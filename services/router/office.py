@@ -22,10 +22,9 @@ from livescale.services.router.effects import (
     MoveRequest,
     StopWork,
 )
-from livescale.services.router.metrics import RouterMetrics
+from livescale.services.router.metrics import RouterMetrics, RouterSpans
 from livescale.services.router.policy import RouterPolicy
 from livescale.services.router.settings import RouterSettings
-from livescale.services.router.spans import RouterSpans
 from livescale.services.router.standby import Standby, Tenure
 from livescale.shared.bus.contract import BusError, Context, Endpoint, M, Received, Refusal, Subscription
 from livescale.shared.messages.live import RequestsMoved

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from livescale.shared import subjects
-from livescale.shared.bus.addressing import bucket_name, fill_wildcards
+from livescale.shared.bus.codec import bucket_name, fill_wildcards
 from livescale.shared.bus.contract import Call, Topic
 from livescale.shared.bus.identity import INBOX
 from livescale.shared.messages.responses import RESPONSES

@@ -42,9 +42,8 @@ from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.watches import LeaseWatch, StoreWatch
 from livescale.shared.bus.contract import Bus, BusError, Refusal
 from livescale.shared.bus.nats import NatsBus
-from livescale.shared.messages.incidents import ProcessEnded
 from livescale.shared.messages.model_spec import ModelSpec
-from livescale.shared.messages.registry import AskSnapshot, ModelEntry, Register, Snapshot
+from livescale.shared.messages.registry import AskSnapshot, ModelEntry, ProcessEnded, Register, Snapshot
 from livescale.shared.subjects import PROCESS, REGISTER, SNAPSHOT
 
 POLL_SECONDS = 0.05

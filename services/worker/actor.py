@@ -18,7 +18,6 @@ from livescale.services.worker.resources import ResourceMaker, Resources
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.bus.contract import Ack, Context, Endpoint, M, Refusal, Topic
 from livescale.shared.messages.membership import Holding, PeerTraffic, Role, WorkerReport
-from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
 from livescale.shared.process.system_port import WhyNotReady, starting
 from livescale.shared.process.telemetry import Telemetry
@@ -94,18 +93,13 @@ class Worker:
         self._serving = serving = ServingLoop(self._id, world.bus, world.clock, runner, metrics)
         serving.on_step = self._load_changed.set
         async with asyncio.TaskGroup() as tasks:
-            self._membership = membership = Membership(
-                world.bus,
-                world.clock,
+            self._membership = membership = world.membership(
                 "worker",
-                self._id,
-                world.host,
                 address=resources.link.address,
                 report=lambda epoch: self._report(epoch, resources),
                 on_stale=lambda: self._deployment.give_up(),
                 place=self._settings.place,
                 kernels=kernels,
-                system=world.system,
             )
             self._why_not_ready = membership.why_not_ready
             context = WorkerContext(world, resources.metered_link, tasks, runner)

@@ -22,7 +22,7 @@ from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.services.worker.tensor_parallel.leader import GroupLeader
 from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.model.adapter_shards import adapter_bytes
-from livescale.shared.runtime.together import together
+from livescale.shared.runtime.waiting import together
 
 LOOK_SECONDS = 0.05  # how often it is looked whether an adapter may go
 

@@ -10,10 +10,9 @@ import structlog
 
 from livescale.services.worker.disaggregation.sides import Disaggregation
 from livescale.services.worker.instance.context import WorkerContext, end_task
-from livescale.services.worker.instance.held import HeldInstance
+from livescale.services.worker.instance.held import HeldInstance, ParameterMemory
 from livescale.services.worker.instance.lifecycle import Lifecycle, WorkerState, check_load
 from livescale.services.worker.instance.loading import Loading, Transport
-from livescale.services.worker.instance.parameters import ParameterMemory
 from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.instance.vocabulary import VocabularyLearner
 from livescale.services.worker.live.context import LiveContext

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.instance.parameters import AnyArena
+from livescale.services.worker.instance.held import AnyArena
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.links.contract import Link
 from livescale.shared.links.meter import Meter, MeteredLink, Paths

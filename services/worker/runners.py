@@ -5,7 +5,7 @@ from collections.abc import Callable
 from livescale.services.worker.engine.contract import NO_GPU_FEATURES, GpuFeatures, Runner
 from livescale.services.worker.engine.kernels.variants import KernelChoice
 from livescale.services.worker.engine.modelled import ModelledRunner
-from livescale.services.worker.engine.modelled_memory import zeros
+from livescale.services.worker.engine.modelled_engine import zeros
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.links.contract import View
 from livescale.shared.memory.devices import CPU

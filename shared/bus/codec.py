@@ -1,4 +1,5 @@
-"""Messages and headers <-> bytes: msgpack between processes; JSON for events, heartbeats and people.
+"""Subjects, messages and headers as they are on the bus: a pattern's holes are filled and read back; messages are
+msgpack between processes, and JSON for events, heartbeats and people. Pure.
 
 Headers travel beside a message and tell deadline, epoch, request id and trace; on the way back they tell a refusal's
 code. The size of both is checked before they are sent, as the server cuts off a client that sends too much.
@@ -8,12 +9,16 @@ import re
 import zlib
 from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
+from urllib.parse import quote, unquote
 
 import msgspec
 
 from livescale.shared.bus.contract import BusError, Context, M, Received, Refusal, TooLarge, Topic
 from livescale.shared.messages.message import Message
+
+HOLE = re.compile(r"\{(\w+)\}")
 
 MSGPACK = "application/msgpack"
 JSON = "application/json"
@@ -49,6 +54,62 @@ MAX_PAYLOAD_BYTES = 1 << 20
 MAX_INFLATED_BYTES = 64 << 20  # of an answer that came compressed
 FASTEST = 1  # of zlib's levels
 FIRST_BYTE_OF_MAPS = 0x80  # or more, in msgpack
+
+
+@lru_cache(maxsize=512)
+def hole_names(pattern: str) -> tuple[str, ...]:
+    return tuple(HOLE.findall(pattern))
+
+
+def fill(pattern: str, holes: Mapping[str, str]) -> str:
+    """The subject to send to. Raises ValueError for a hole that is missing, empty or unknown."""
+    return _filled(pattern, tuple(holes.items()))
+
+
+def fill_wildcards(pattern: str, holes: Mapping[str, str]) -> str:
+    """The subject to listen on: a hole that is left out matches anything. Raises ValueError for an unknown hole."""
+    unknown = sorted(set(holes) - set(hole_names(pattern)))
+    if unknown:
+        raise ValueError(f"subject {pattern} has no {', '.join(unknown)}")
+    return HOLE.sub(lambda match: _token(holes[match[1]]) if match[1] in holes else "*", pattern)
+
+
+@lru_cache(maxsize=4096)
+def holes_of(pattern: str, subject: str) -> Mapping[str, str]:
+    """The values of the pattern's holes in a subject that matches it."""
+    pairs = zip(pattern.split("."), subject.split("."), strict=False)
+    return MappingProxyType({part[1:-1]: unquote(token) for part, token in pairs if part.startswith("{")})
+
+
+@lru_cache(maxsize=65536)
+def matches(wanted: str, subject: str) -> bool:
+    """Whether a subscription to `wanted` (with `*` and a trailing `>`) gets `subject`."""
+    parts, tokens = wanted.split("."), subject.split(".")
+    if parts[-1] == ">":
+        parts = parts[:-1]
+        if len(tokens) <= len(parts):
+            return False
+        tokens = tokens[: len(parts)]
+    return len(parts) == len(tokens) and all(p in ("*", t) for p, t in zip(parts, tokens, strict=True))
+
+
+def bucket_name(namespace: str, name: str = "") -> str:
+    """The name of a system's bucket of this name on the server; the one without is for its state."""
+    return f"livescale-{namespace}-{name}" if name else f"livescale-{namespace}"
+
+
+@lru_cache(maxsize=4096)
+def _filled(pattern: str, values: tuple[tuple[str, str], ...]) -> str:
+    holes = dict(values)
+    missing = [name for name in hole_names(pattern) if not holes.get(name)]
+    if missing:
+        raise ValueError(f"subject {pattern} needs {', '.join(missing)}")
+    return fill_wildcards(pattern, holes)
+
+
+def _token(value: str) -> str:
+    # Model names may hold dots and slashes, which would split the subject.
+    return quote(value, safe="").replace(".", "%2E")
 
 
 class Undecodable(BusError):

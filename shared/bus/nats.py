@@ -18,10 +18,9 @@ import livescale.shared.bus.without_websockets  # noqa: F401
 import structlog
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from livescale.shared.bus.addressing import bucket_name, fill, fill_wildcards
 from livescale.shared.bus.calls import NO_CONTEXT, Caller
 from livescale.shared.bus.client import Arrived, Deliver, SendQueue, SturdyClient, publication
-from livescale.shared.bus.codec import HEADS, Headers, check_size, encode, pack
+from livescale.shared.bus.codec import HEADS, Headers, bucket_name, check_size, encode, fill, fill_wildcards, pack
 from livescale.shared.bus.connection import NO_FILES, Callbacks, call_safely, close, connect
 from livescale.shared.bus.contract import (
     EVENTS,

@@ -10,10 +10,9 @@ from typing import Any
 import nats.errors
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from livescale.shared.bus.addressing import fill
 from livescale.shared.bus.calls import DRAIN_SECONDS, ServedEndpoint
 from livescale.shared.bus.client import Arrived, Deliver
-from livescale.shared.bus.codec import Headers
+from livescale.shared.bus.codec import Headers, fill
 from livescale.shared.bus.contract import Endpoint, ServiceInfo
 from livescale.shared.bus.micro import MicroEndpoint, MicroService
 from livescale.shared.runtime.clock import Clock

@@ -7,8 +7,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Generic
 
-from livescale.shared.bus.addressing import holes_of
-from livescale.shared.bus.codec import Carried, Undecodable, decode
+from livescale.shared.bus.codec import Carried, Undecodable, decode, holes_of
 from livescale.shared.bus.contract import M, Received, Topic
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 

@@ -16,9 +16,20 @@ from ucxx.exceptions import UCXError
 
 from livescale.shared.links.contract import LinkError
 from livescale.shared.links.ucx_engine import UcxEngine, link_address, memory_at, worker_address
-from livescale.shared.links.ucx_kept import MOST_KEPT, KeptEndpoints, UcxEndpoint
+from livescale.shared.links.ucx_kept import (
+    AGAIN,
+    CONTROL,
+    DROPPED,
+    GOODBYE,
+    HELLO,
+    MOST_KEPT,
+    REFUSED,
+    WELCOME,
+    WORD,
+    KeptEndpoints,
+    UcxEndpoint,
+)
 from livescale.shared.links.ucx_peer import EndpointClosed, UcxPeer
-from livescale.shared.links.ucx_words import AGAIN, CONTROL, DROPPED, GOODBYE, HELLO, REFUSED, WELCOME, WORD
 
 MOST_NUMBERS = 1024  # only for channels that were greeted, as any process can say hello
 ANSWER_SECONDS = 0.5  # then a new endpoint shows whether the process is there

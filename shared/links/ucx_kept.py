@@ -2,6 +2,7 @@
 for no handshake."""
 
 import asyncio
+import struct
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
@@ -9,9 +10,18 @@ from typing import Any
 import xxhash
 from ucxx._lib.arr import Array
 from ucxx._lib.libucxx import UCXEndpoint, UCXRequest
+from ucxx.types import Tag
 
 from livescale.shared.links.ucx_engine import UcxEngine
-from livescale.shared.links.ucx_words import CONTROL, DROPPED, WORD
+
+CONTROL = Tag(0x6C697665_7363616C)
+# What a peer says on CONTROL, the hash of its address, on which channel; then the number of its endpoint, or its proof.
+WORD = struct.Struct("8sQQQ")
+HELLO, GOODBYE = b"hello   ", b"goodbye "
+# Over an endpoint that was kept a process asks whether the other end has it too, for this channel or for none.
+AGAIN, WELCOME, REFUSED = b"again   ", b"welcome ", b"refused "
+DROPPED = b"dropped "  # the endpoint with this number is closed, which UCX does not tell
+
 
 MOST_KEPT = 256  # each is a descriptor at both ends
 

@@ -12,8 +12,7 @@ from livescale.shared.links.contract import Buffer, LinkError
 from livescale.shared.links.link_path import LinkPath, MemoryKind, choose_path
 from livescale.shared.links.tickets import hash_key, message_tag
 from livescale.shared.links.ucx_engine import UcxEngine, endpoint_transports
-from livescale.shared.links.ucx_kept import UcxEndpoint
-from livescale.shared.links.ucx_words import AGAIN, DROPPED, GOODBYE, HELLO, REFUSED, WELCOME, WORD
+from livescale.shared.links.ucx_kept import AGAIN, DROPPED, GOODBYE, HELLO, REFUSED, WELCOME, WORD, UcxEndpoint
 
 SETTLE_SECONDS = 5.0
 CONFIRM_SECONDS = 0.5

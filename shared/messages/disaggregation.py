@@ -77,28 +77,6 @@ class HandOver(Message, frozen=True, kw_only=True):
     decode: Name
 
 
-class SetRole(Message, frozen=True, kw_only=True):
-    """Operator or router -> planner: have the instance that this worker leads prefer this work. Nothing is loaded or
-    drained.
-
-    `reason`: why the router wants it; an operator by hand leaves it out, and the planner keeps a record of the order.
-    Refused with 404 for an unknown worker, with 409 for one that leads no instance.
-    """
-
-    worker: Name
-    role: Role
-    reason: str = ""
-
-
-class RoleSet(Message, frozen=True, kw_only=True):
-    """Planner -> operator: the instance has this role, and had the other one before."""
-
-    worker: Name
-    instance: Name
-    role: Role
-    before: Role | None = None
-
-
 class ChangeRole(Message, frozen=True, kw_only=True):
     """Planner -> worker: your instance has this role from now on. What runs goes on as it is; the router follows your
     reports. Refused with 409 for another instance or epoch."""

@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, structs
 
-from livescale.shared.messages.experts import Experts
 from livescale.shared.messages.images import Images
-from livescale.shared.messages.latent import Latent
+from livescale.shared.messages.layers import Experts, Latent
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TokenId
 from livescale.shared.messages.quantization import Packing, Quantization
 from livescale.shared.messages.rope_scaling import RopeScaling, Scaling

@@ -1,4 +1,4 @@
-"""A scale's life: decision -> plan -> load and send -> serve; and its way back, drain."""
+"""A scale's life: decision -> plan -> load and send -> serve; its way back, drain; and roles that operators order."""
 
 from typing import Annotated, Literal
 
@@ -142,3 +142,25 @@ class Decisions(Message, frozen=True, kw_only=True):
     """The monitor's answer: its decisions, the newest last."""
 
     decisions: list[Decision] = []
+
+
+class SetRole(Message, frozen=True, kw_only=True):
+    """Operator or router -> planner: have the instance that this worker leads prefer this work. Nothing is loaded or
+    drained.
+
+    `reason`: why the router wants it; an operator by hand leaves it out, and the planner keeps a record of the order.
+    Refused with 404 for an unknown worker, with 409 for one that leads no instance.
+    """
+
+    worker: Name
+    role: Role
+    reason: str = ""
+
+
+class RoleSet(Message, frozen=True, kw_only=True):
+    """Planner -> operator: the instance has this role, and had the other one before."""
+
+    worker: Name
+    instance: Name
+    role: Role
+    before: Role | None = None

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from livescale.shared.messages.experts import Experts
+from livescale.shared.messages.layers import Experts
 from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.model.declaration.tensors import Cut
 

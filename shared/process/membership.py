@@ -8,8 +8,8 @@ import structlog
 from msgspec.structs import replace
 
 from livescale.shared.bus.contract import Bus, BusError, Refusal
-from livescale.shared.messages.incidents import WasAway
 from livescale.shared.messages.membership import Beat, Join, Leave, Report, ServiceName
+from livescale.shared.messages.registry import WasAway
 from livescale.shared.runtime.clock import Clock, own_pid
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 from livescale.shared.subjects import AWAY, HEARTBEAT, JOIN, LEAVE, STALE

@@ -28,7 +28,8 @@ import uvloop
 from livescale.shared.bus.contract import Bus, BusError, Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.bus.identity import NatsFiles
 from livescale.shared.bus.nats import NatsBus
-from livescale.shared.messages.membership import AskMetrics, MetricsText, ServiceName
+from livescale.shared.messages.membership import AskMetrics, MetricsText, Report, ServiceName
+from livescale.shared.process.membership import Membership
 from livescale.shared.process.system_port import CannotListen, SystemPort, announced, listen, write_address
 from livescale.shared.process.telemetry import Telemetry, configure_logging
 from livescale.shared.runtime.clock import Clock, Ids, RandomIds, RunningClock
@@ -80,6 +81,20 @@ class World:
     ids: Ids
     telemetry: Telemetry
     system: str = ""
+
+    def membership(
+        self,
+        service: ServiceName,
+        *,
+        address: bytes | None = None,
+        report: Callable[[int], Report] | None = None,
+        on_stale: Callable[[], None] = lambda: None,
+        place: str = "",
+        kernels: str | None = None,
+    ) -> Membership:
+        """The membership of this process, which its actor has to run; see `Membership`."""
+        id, host, system = self.info.id, self.host, self.system
+        return Membership(self.bus, self.clock, service, id, host, address, report, on_stale, place, kernels, system)
 
 
 Build = Callable[[World], Actor]

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVarTuple
 
-from livescale.shared.bus.addressing import fill, fill_wildcards
 from livescale.shared.bus.calls import DRAIN_SECONDS, NO_CONTEXT, Caller, Reply, ServedEndpoint
 from livescale.shared.bus.codec import (
     HEADS,
@@ -24,6 +23,8 @@ from livescale.shared.bus.codec import (
     check_size,
     decode,
     encode,
+    fill,
+    fill_wildcards,
     pack,
 )
 from livescale.shared.bus.contract import (

@@ -1,24 +1,11 @@
-"""Which chunks of a model are here, over however many flows they came, and the checksum of blocks."""
+"""Which chunks of a model are here, over however many flows they came."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 
-import xxhash
-
-from livescale.shared.links.contract import View
+from livescale.shared.runtime.waiting import BlocksLost, Changes
 from livescale.shared.transfer.chunks import Chunk, ChunkMap
 from livescale.shared.transfer.flow_end import ModelCopy
-from livescale.shared.transfer.waiting import BlocksLost, Changes
-
-
-def checksum(view: View) -> int:
-    """The XXH3 hash of all bytes of `view`, with 64 bits. Call it in a thread: it takes milliseconds."""
-    if isinstance(view, memoryview):
-        return xxhash.xxh3_64_intdigest(view)
-    digest = xxhash.xxh3_64()
-    for piece in view.pieces():
-        digest.update(piece)
-    return digest.intdigest()
 
 
 class ChunkArrivals:

@@ -18,8 +18,8 @@ from livescale.shared.links.connection import accept_all
 from livescale.shared.links.tickets import PROOF_BYTES, is_proof, proof
 from livescale.shared.memory.segment import Segment, SharedBlocks, Spans
 from livescale.shared.runtime.settings import LinkSettings
+from livescale.shared.runtime.waiting import Changes
 from livescale.shared.transfer.flow_end import FlowEnd
-from livescale.shared.transfer.waiting import Changes
 
 log = structlog.get_logger()
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import structlog
 
-from livescale.shared.links.contract import Buffer, Link, LinkError, View
+from livescale.shared.links.contract import Buffer, Link, LinkError, View, checksum
 from livescale.shared.links.link_path import MAPPED, LinkPath
 from livescale.shared.memory.segment import Segment
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Inflow
-from livescale.shared.runtime.together import together
-from livescale.shared.transfer.arrivals import ChunkArrivals, checksum
+from livescale.shared.runtime.waiting import together
+from livescale.shared.transfer.arrivals import ChunkArrivals
 from livescale.shared.transfer.chunks import Chunk, select
 from livescale.shared.transfer.flow_end import (
     LONG_SECONDS,

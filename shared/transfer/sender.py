@@ -4,16 +4,19 @@ Chunks go out in the order in which the receiver asks for them, each as soon as 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, nullcontext
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager, nullcontext
 
 import structlog
 
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.links.contract import Buffer, Link, LinkError, Views
 from livescale.shared.messages.transfers import Send
+from livescale.shared.process.otlp import SpanWriter
 from livescale.shared.process.run import World
-from livescale.shared.runtime.together import together
+from livescale.shared.process.spans import TimedSpan
+from livescale.shared.runtime.clock import Clock
+from livescale.shared.runtime.waiting import BlocksLost, Turns, together
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import (
     TOLD,
@@ -25,12 +28,46 @@ from livescale.shared.transfer.flow_end import (
     send_heartbeats,
 )
 from livescale.shared.transfer.memory_export import MemoryExport, Offer
-from livescale.shared.transfer.spans import FlowSpans
-from livescale.shared.transfer.waiting import BlocksLost, Turns
 
 SENDS = 2  # in flight per flow: one moves while the next is announced
 
 log = structlog.get_logger()
+
+
+class FlowSpans:
+    """Sends the spans of one node's outgoing flows, where scales are traced."""
+
+    def __init__(self, writer: SpanWriter | None, clock: Clock) -> None:
+        self._writer = writer
+        self._clock = clock
+
+    @classmethod
+    def of(cls, world: World) -> "FlowSpans":
+        """Make the spans of a node from the telemetry and the clock of its process."""
+        return cls(world.telemetry.spans, world.clock)
+
+    @contextmanager
+    def sending(self, traceparent: str | None, plan_id: str, end: FlowEnd) -> Iterator[None]:
+        """The flow from this `end` is sent inside the block. `traceparent` names the span of the scale."""
+        if self._writer is None or traceparent is None:
+            yield
+            return
+        began, error = self._clock.wall(), None
+        try:
+            yield
+        except (TransferFailed, BlocksLost):
+            error = "failed"
+            raise
+        except asyncio.CancelledError:
+            error = "aborted"
+            raise
+        finally:
+            attributes = {
+                "livescale.scale.id": plan_id,
+                "livescale.flow.sender": end.copy.node,
+                "livescale.flow.receiver": end.other.id,
+            }
+            self._writer.write(traceparent, [TimedSpan("send", began, self._clock.wall(), attributes, error=error)])
 
 
 async def send_chunks(

@@ -6,20 +6,29 @@ from click.testing import CliRunner, Result
 
 from livescale.services.cli.main import cli
 from livescale.shared.bus.contract import Context, Endpoint, Refusal
-from livescale.shared.messages.disaggregation import RoleSet, SetRole
-from livescale.shared.messages.incidents import AskIncidents, Incident, IncidentList
 from livescale.shared.messages.membership import AskMetrics, Member, MetricsText, WorkerReport
 from livescale.shared.messages.model_spec import ModelSpec
-from livescale.shared.messages.registry import AskModels, AskSnapshot, ModelEntry, ModelList, Snapshot
+from livescale.shared.messages.registry import (
+    AskIncidents,
+    AskModels,
+    AskSnapshot,
+    Incident,
+    IncidentList,
+    ModelEntry,
+    ModelList,
+    Snapshot,
+)
 from livescale.shared.messages.scaling import (
     AskDecisions,
     AskScales,
     Decision,
     Decisions,
+    RoleSet,
     Scale,
     ScaleAccepted,
     ScaleRecord,
     ScaleRecords,
+    SetRole,
 )
 from livescale.shared.subjects import DECISIONS, INCIDENTS, METRICS, MODELS, ROLE, SCALE, SCALES, SNAPSHOT
 from tests.nats_server import NatsServer

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from livescale.services.cli.incidents_view import IncidentRow, clock_time, incident_rows, tell_incident
-from livescale.shared.messages.incidents import Incident
+from livescale.shared.messages.registry import Incident
 
 AT = datetime(2026, 3, 1, 12, 30, 15, 250_000).astimezone().timestamp()
 STALL = Incident(at=AT, kind="stall", who="box", text="the machine stood still for 2.1 s")

@@ -9,8 +9,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from livescale.services.cli.main import cli
-from livescale.services.cli.options import gather
-from livescale.services.cli.stack_options import PASSED_ON, UpOptions
+from livescale.services.cli.options import PASSED_ON, UpOptions, gather
 from livescale.services.cli.systems import find_system, read_systems
 from livescale.services.cli.up import ready_line
 from livescale.services.planner.settings import PlannerSettings

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from livescale.services.cli.status_view import scaling
 from livescale.services.cli.why import explain, tell_pipelines, tell_times
-from livescale.shared.messages.incidents import Incident
+from livescale.shared.messages.registry import Incident
 from livescale.shared.messages.scaling import (
     Action,
     Decision,

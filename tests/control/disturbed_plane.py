@@ -19,8 +19,7 @@ from livescale.services.registry.settings import RegistrySettings
 from livescale.services.router.main import Router
 from livescale.services.router.office import Office
 from livescale.services.router.settings import RouterSettings
-from livescale.shared.bus.addressing import fill_wildcards
-from livescale.shared.bus.codec import decode
+from livescale.shared.bus.codec import decode, fill_wildcards
 from livescale.shared.bus.contract import BusError, ServiceInfo
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.scaling import Scale, ScaleRecord

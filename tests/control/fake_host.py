@@ -3,9 +3,9 @@
 import asyncio
 
 from livescale.shared.bus.contract import Ack, Bus, Context, Endpoint, Refusal, ServiceInfo
-from livescale.shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
 from livescale.shared.messages.membership import Holding, HostReport
 from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.registry import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
 from livescale.shared.messages.transfers import (
     Send,
     Transfer,

@@ -4,7 +4,7 @@ import asyncio
 
 from structlog.testing import capture_logs
 
-from livescale.shared.messages.incidents import AskIncidents, ProcessEnded
+from livescale.shared.messages.registry import AskIncidents, ProcessEnded
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import INCIDENTS, PROCESS

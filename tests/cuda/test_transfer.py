@@ -7,12 +7,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from livescale.shared.links.contract import Buffer, View
+from livescale.shared.links.contract import Buffer, View, checksum
 from livescale.shared.links.open import open_link
 from livescale.shared.memory.arena import Arena
 from livescale.shared.memory.device_arena import DeviceArena
 from livescale.shared.runtime.settings import LinkSettings
-from livescale.shared.transfer.arrivals import checksum
 from tests.cuda.sender_process import SIZE, TAGS, parameters
 
 Process = asyncio.subprocess.Process

@@ -9,9 +9,8 @@ import msgpack
 import msgspec
 from hypothesis import strategies as st
 
-from livescale.shared.bus.addressing import fill, hole_names
 from livescale.shared.bus.calls import Reply
-from livescale.shared.bus.codec import CONTENT_TYPE, ERROR_CODE, Headers, content_type, encode
+from livescale.shared.bus.codec import CONTENT_TYPE, ERROR_CODE, Headers, content_type, encode, fill, hole_names
 from livescale.shared.bus.contract import Call, Topic
 from livescale.shared.messages.message import Message
 from livescale.shared.simulation.local_bus import LocalBroker

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from livescale.shared.bus.contract import Call, Topic
 from livescale.shared.links.open import open_link
-from livescale.shared.messages.copies import CheckModel, FetchModel, ReadModel, ReleaseModel
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.registry import CheckModel, FetchModel, ReadModel, ReleaseModel
 from livescale.shared.messages.transfers import Abort, Send
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.subjects import ABORT, CHECK_MODEL, FETCH_MODEL, READ_MODEL, RELEASE_MODEL, SEND

@@ -8,7 +8,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from livescale.shared.bus.contract import Ack, Context, Endpoint, Refusal, ServiceInfo
-from livescale.shared.messages.disaggregation import RoleSet, SetRole
 from livescale.shared.messages.membership import AskMetrics, Join, Joined, MetricsText
 from livescale.shared.messages.registry import AskModels, AskSnapshot, ModelEntry, ModelList, Named, Register, Snapshot
 from livescale.shared.messages.requests import (
@@ -22,7 +21,7 @@ from livescale.shared.messages.requests import (
     TokenLogprobs,
     Tokens,
 )
-from livescale.shared.messages.scaling import AskDecisions, Decision, Decisions, Scale, ScaleAccepted
+from livescale.shared.messages.scaling import AskDecisions, Decision, Decisions, RoleSet, Scale, ScaleAccepted, SetRole
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import (
     CANCEL,

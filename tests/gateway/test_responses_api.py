@@ -11,7 +11,7 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.responses import Response
 
-from livescale.services.gateway.generating import make_response_store
+from livescale.services.gateway.responses_store import open_response_store
 from livescale.services.gateway.settings import GatewaySettings
 from tests.gateway.conftest import ServedGateway, eventually, openai_client, serve_gateway
 from tests.gateway.test_tools import ANOTHER, ARGUMENTS, CALL, says, writes
@@ -91,7 +91,7 @@ async def test_any_gateway_answers_and_another_keys_response_is_not_found(checkp
     keys = ("alice=alices", "bob=bobs")
     async with serve_gateway(checkpoint, api_key=keys) as served, other_client(served, "alices") as alice:
         made = await alice.responses.create(model="tiny", input="hello", max_output_tokens=2)
-        second = make_response_store(served.gateway._world, GatewaySettings())
+        second = open_response_store(served.gateway._world, GatewaySettings())
         assert await second.get("alice", made.id) is not None
         async with other_client(served, "bobs") as bob:
             for asking in (

@@ -13,9 +13,9 @@ from livescale.services.host.settings import HostSettings
 from livescale.services.host.stored import Stored
 from livescale.shared.bus.contract import Bus, Context, Endpoint, ServiceInfo, Topic
 from livescale.shared.links.contract import Link, Peer
-from livescale.shared.messages.copies import ModelChecked, ModelRead, ReadModel, ReleaseModel
 from livescale.shared.messages.membership import HostReport, Join, Joined
 from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.registry import ModelChecked, ModelRead, ReadModel, ReleaseModel
 from livescale.shared.messages.transfers import Transfer
 from livescale.shared.process.run import World
 from livescale.shared.process.telemetry import Telemetry

@@ -12,9 +12,9 @@ from livescale.services.host.checkpoint import open_checkpoint
 from livescale.shared.bus.contract import Ack, Refusal
 from livescale.shared.links.contract import Link
 from livescale.shared.links.open import open_link
-from livescale.shared.messages.copies import CheckModel
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.registry import CheckModel
 from livescale.shared.messages.transfers import FromDisk, Send
 from livescale.shared.subjects import CHECK_MODEL, SEND
 from tests.checkpoints import copy_checkpoint, tiny_checkpoint

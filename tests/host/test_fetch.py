@@ -13,9 +13,9 @@ from livescale.services.host.stored import Stored
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.links.contract import Buffer, Link, Peer
 from livescale.shared.links.open import open_link
-from livescale.shared.messages.copies import FetchModel, ReleaseModel
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.registry import FetchModel, ReleaseModel
 from livescale.shared.messages.transfers import Abort, Inflow, Node, Outflow, Send
 from livescale.shared.subjects import ABORT, FETCH_MODEL, RELEASE_MODEL, SEND
 from tests.checkpoints import tiny_checkpoint

@@ -9,13 +9,12 @@ from msgspec.structs import replace
 
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.links.contract import Link
+from livescale.shared.links.contract import Link, checksum
 from livescale.shared.links.open import open_link
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Abort, Inflow, Node, Outflow, Send
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.subjects import ABORT, SEND
-from livescale.shared.transfer.arrivals import checksum
 from livescale.shared.transfer.flow_end import ModelCopy
 from livescale.shared.transfer.receiver import BlockReceiver, Events
 from tests.checkpoints import tiny_checkpoint

@@ -3,8 +3,8 @@
 import pytest
 
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.disaggregation import RoleSet, SetRole
 from livescale.shared.messages.membership import Role
+from livescale.shared.messages.scaling import RoleSet, SetRole
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import ROLE
 from tests.control.control_plane import ControlPlane, control_plane, spec

@@ -8,9 +8,8 @@ from typing import Any
 from livescale.services.registry.actor import Registry
 from livescale.services.registry.settings import RegistrySettings
 from livescale.shared.bus.contract import Context, Endpoint, ServiceInfo
-from livescale.shared.messages.copies import CheckModel, ModelChecked
 from livescale.shared.messages.membership import HostReport, Join
-from livescale.shared.messages.registry import AskSnapshot, Snapshot
+from livescale.shared.messages.registry import AskSnapshot, CheckModel, ModelChecked, Snapshot
 from livescale.shared.process.run import World
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import CountedIds

@@ -4,9 +4,9 @@ from msgspec.structs import replace
 
 from livescale.services.registry.placement import MakeCopy
 from livescale.services.registry.pool import Pool
-from livescale.shared.messages.copies import ModelChecked, ModelRead
 from livescale.shared.messages.membership import Holding, HostReport, WorkerReport
 from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.registry import ModelChecked, ModelRead
 from tests.control.fakes import BLOCK_BYTES, BLOCKS, manifest
 
 SIZE = BLOCKS * BLOCK_BYTES

@@ -1,8 +1,8 @@
 """What is told later of deaths, restarts and stalls."""
 
 from livescale.services.registry.incidents import Incidents
-from livescale.shared.messages.incidents import Incident, WasAway
 from livescale.shared.messages.membership import Member
+from livescale.shared.messages.registry import Incident, WasAway
 
 IDS = ("router-0", "worker-0", "worker-1", "host-0")
 MEMBERS = [Member(service="worker", id=id, pid=7, host="box", epoch=1, lease="alive") for id in IDS]

@@ -3,8 +3,8 @@
 import asyncio
 
 from livescale.services.registry.members import TICK_SECONDS
-from livescale.shared.messages.incidents import AskIncidents, Incident, ProcessEnded, WasAway
 from livescale.shared.messages.membership import Beat, Leave
+from livescale.shared.messages.registry import AskIncidents, Incident, ProcessEnded, WasAway
 from livescale.shared.simulation.local_bus import LocalBus
 from livescale.shared.subjects import AWAY, DEATH, HEARTBEAT, INCIDENTS, LEASE, LEAVE, PROCESS, STALE
 from tests.registry.local import in_virtual_time, join, registry, snapshot

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from livescale.services.registry.placement import FreeCopy, MakeCopy
 from livescale.services.registry.pool import KEPT_SECONDS, REMOVING_SECONDS, Pool
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.copies import ModelRead
+from livescale.shared.messages.registry import ModelRead
 from tests.control.fakes import manifest, whole
 from tests.registry.reports import CHECKED, SIZE, host, make, orders, pool_with, read, reading, spec, worker
 

@@ -5,7 +5,8 @@ import pytest
 from livescale.services.router.calls import ROLE_SECONDS, assign, hand_over
 from livescale.services.router.effects import AssignRole, MoveRequest
 from livescale.shared.bus.contract import Ack, Context, Endpoint, Refusal, ServiceInfo
-from livescale.shared.messages.disaggregation import HandOver, RoleSet, SetRole
+from livescale.shared.messages.disaggregation import HandOver
+from livescale.shared.messages.scaling import RoleSet, SetRole
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import HAND_OVER, ROLE

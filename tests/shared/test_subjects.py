@@ -6,7 +6,7 @@ from itertools import permutations
 import msgspec
 
 from livescale.shared import subjects
-from livescale.shared.bus.addressing import fill, fill_wildcards, hole_names, matches
+from livescale.shared.bus.codec import fill, fill_wildcards, hole_names, matches
 from livescale.shared.bus.contract import EVENTS, Call, Topic
 
 ALL = {name: one for name, one in vars(subjects).items() if isinstance(one, Call | Topic)}

@@ -1,6 +1,6 @@
 """Which settings of a worker a system passes on."""
 
-from livescale.services.cli.stack_options import WORKER_OPTIONS
+from livescale.services.cli.options import WORKER_OPTIONS
 from livescale.services.supervisor.settings import WORKER_FLAGS
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.runtime.settings import BusSettings

@@ -18,7 +18,7 @@ from livescale.services.gateway.bodies import CompletionRequest
 from livescale.services.gateway.envelope import PromptTokensDetails, Usage
 from livescale.services.gateway.spans import Tracing
 from livescale.services.router.effects import AdmitTo
-from livescale.services.router.spans import RouterSpans
+from livescale.services.router.metrics import RouterSpans
 from livescale.services.worker.instance.spans import RequestTimes, WorkerSpans
 from livescale.shared.messages.requests import Submit
 from livescale.shared.process.telemetry import Telemetry

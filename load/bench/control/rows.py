@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from livescale.load.bench.record import Record, measured
-from livescale.shared.runtime.together import together
+from livescale.shared.runtime.waiting import together
 
 # One request is told from its tokens by asking for few and for many of them.
 FEW, MANY = 1, 65

@@ -12,7 +12,7 @@ from livescale.load.engine_alone import EngineAlone
 from livescale.load.records import Ask, find_fault
 from livescale.shared.messages.requests import Submit
 from livescale.shared.runtime.clock import SystemClock
-from livescale.shared.runtime.together import together
+from livescale.shared.runtime.waiting import together
 
 MODEL = "bench"
 PROMPT_TOKENS = 64

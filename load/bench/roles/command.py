@@ -14,16 +14,22 @@ from msgspec.structs import replace
 from livescale.load.bench.live.steps import StepLog
 from livescale.load.bench.live.system import DTYPE, Expected
 from livescale.load.bench.record import RecordPrinter
-from livescale.load.bench.roles.loads import CONTEXT, LONE_PROMPT, LONE_ROWS, ROWS, RolesLoads, mixed_load, roles_loads
 from livescale.load.bench.roles.page import write_page
 from livescale.load.bench.roles.rows import (
     BENCH,
+    CONTEXT,
+    LONE_PROMPT,
+    LONE_ROWS,
+    ROWS,
     KvSizes,
     Placing,
+    RolesLoads,
     RolesMeasurements,
     exposed_rows,
+    mixed_load,
     mixed_rows,
     prefill_rate,
+    roles_loads,
     sending_rows,
     switch_rows,
 )

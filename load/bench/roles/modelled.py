@@ -19,9 +19,9 @@ from livescale.services.planner.settings import PlannerSettings
 from livescale.services.router.forecast import TTFT_A_TOKEN
 from livescale.services.router.settings import RouterSettings
 from livescale.services.worker.settings import MIB, WorkerSettings
-from livescale.shared.messages.disaggregation import SetRole
 from livescale.shared.messages.model_spec import Disaggregation, ModelSpec
 from livescale.shared.messages.parameters import ModelConfig
+from livescale.shared.messages.scaling import SetRole
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import ROLE
 

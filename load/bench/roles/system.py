@@ -10,16 +10,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from livescale.load.bench.live.steps import Execution, StepLog
 from livescale.load.bench.live.system import DTYPE, Expected, checked
-from livescale.load.bench.roles.loads import CONTEXT, FLOW_BEFORE, FLOW_SECONDS
-from livescale.load.bench.roles.rows import HeardReservations, MixedRun, Placing
+from livescale.load.bench.roles.rows import CONTEXT, FLOW_BEFORE, FLOW_SECONDS, HeardReservations, MixedRun, Placing
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.bench.system import CALL_SECONDS, MIB, MODEL, BenchSystem, Launcher, cores, give_core
 from livescale.load.bench.watch import Watch
 from livescale.load.client import LoadClient, open_client, send_open_loop
 from livescale.load.records import Ask, RequestRecord
 from livescale.shared.bus.contract import Bus, Topic
-from livescale.shared.messages.disaggregation import Reserve, SetRole, TakeOver
+from livescale.shared.messages.disaggregation import Reserve, TakeOver
 from livescale.shared.messages.membership import Role
+from livescale.shared.messages.scaling import SetRole
 from livescale.shared.runtime.role_settings import KvTransferMode
 from livescale.shared.subjects import RESERVE, ROLE, TAKE_OVER
 

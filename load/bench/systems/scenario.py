@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.load.trace import Trace
-from livescale.services.cli.options import gather
-from livescale.services.cli.stack_options import PASSED_ON, UpOptions
+from livescale.services.cli.options import PASSED_ON, UpOptions, gather
 from livescale.services.monitor.settings import MonitorSettings
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.registry.settings import RegistrySettings

@@ -17,9 +17,9 @@ from livescale.load.bench.samples import BenchFailed
 from livescale.load.bench.transfer.disk import disk
 from livescale.load.bench.transfer.disturbance import disturbance
 from livescale.load.bench.transfer.first_byte import first_byte
+from livescale.load.bench.transfer.fleet import CarriedPlan
 from livescale.load.bench.transfer.gloo import gloo
 from livescale.load.bench.transfer.hop import hop
-from livescale.load.bench.transfer.jobs import CarriedPlan
 from livescale.load.bench.transfer.mapped import share
 from livescale.load.bench.transfer.multicast import binomial, chains, lanes, policies
 from livescale.load.bench.transfer.picture import draw_transfers

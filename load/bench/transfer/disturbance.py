@@ -10,8 +10,7 @@ from pathlib import Path
 
 from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.transfer.decoding_source import Decode, DecodingSource, block_sizes
-from livescale.load.bench.transfer.fleet import BenchFleet, running
-from livescale.load.bench.transfer.jobs import chain_jobs, jobs_of
+from livescale.load.bench.transfer.fleet import BenchFleet, chain_jobs, jobs_of, running
 from livescale.load.bench.transfer.node import Outfit
 from livescale.load.bench.transfer.node_messages import Done, Job, Share
 from livescale.load.kept import kept_model

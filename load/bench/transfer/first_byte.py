@@ -6,8 +6,7 @@ from statistics import median
 from typing import NamedTuple
 
 from livescale.load.bench.record import Record, RecordPrinter, measured
-from livescale.load.bench.transfer.fleet import BenchFleet, started
-from livescale.load.bench.transfer.jobs import chain_jobs
+from livescale.load.bench.transfer.fleet import BenchFleet, chain_jobs, started
 from livescale.load.bench.transfer.node_messages import Done, Meet
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES

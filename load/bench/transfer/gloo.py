@@ -9,9 +9,8 @@ from functools import partial
 from msgspec.structs import replace
 
 from livescale.load.bench.record import Record, RecordPrinter, measured
-from livescale.load.bench.transfer.fleet import BenchFleet, running
+from livescale.load.bench.transfer.fleet import BenchFleet, CarriedPlan, running, seconds
 from livescale.load.bench.transfer.gloo_process import Broadcast, GlooRank
-from livescale.load.bench.transfer.jobs import CarriedPlan, seconds
 from livescale.load.bench.transfer.multicast import ROUNDS, Show, middle, repeat
 from livescale.load.bench.transfer.node import Outfit
 from livescale.load.machines import CARD, Network, network

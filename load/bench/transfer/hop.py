@@ -6,8 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from livescale.load.bench.record import Record, RecordPrinter, measured
-from livescale.load.bench.transfer.fleet import BenchFleet, started
-from livescale.load.bench.transfer.jobs import chain_jobs, hop_jobs, seconds
+from livescale.load.bench.transfer.fleet import BenchFleet, chain_jobs, hop_jobs, seconds, started
 from livescale.load.bench.transfer.node_messages import Check, Copy, Done
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES

@@ -7,8 +7,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from livescale.load.bench.record import Record, RecordPrinter, measured
-from livescale.load.bench.transfer.fleet import BenchFleet, started
-from livescale.load.bench.transfer.jobs import chain_jobs, seconds
+from livescale.load.bench.transfer.fleet import BenchFleet, chain_jobs, seconds, started
 from livescale.load.bench.transfer.node_messages import Done, Share
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES

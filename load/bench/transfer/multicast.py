@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.samples import Samples
-from livescale.load.bench.transfer.fleet import BenchFleet, started
-from livescale.load.bench.transfer.jobs import CarriedPlan, carry_out
+from livescale.load.bench.transfer.fleet import BenchFleet, CarriedPlan, carry_out, started
 from livescale.load.bench.transfer.shaping import emulated
 from livescale.services.planner.plans.make_plan import make_plan
 from livescale.services.planner.plans.network import Multicast, multicast_over

@@ -43,7 +43,7 @@ from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Send
 from livescale.shared.runtime.settings import LinkSettings
-from livescale.shared.runtime.together import together
+from livescale.shared.runtime.waiting import together
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed
 from livescale.shared.transfer.memory_export import MemoryExport, offer_of, open_memory_export, shares_memory

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from livescale.load.bench.record import Record
-from livescale.load.bench.transfer.jobs import CarriedPlan
+from livescale.load.bench.transfer.fleet import CarriedPlan
 from livescale.load.pictures import BLUE, GREY, INK, LINES, STYLE, render_svg
 
 # Lengths are inches.

@@ -13,8 +13,7 @@ import uvloop
 from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.run import measuring
 from livescale.load.bench.system import MIB, BenchSystem, Launcher, parameter_bytes, renewable
-from livescale.load.bench.transfer.fleet import started
-from livescale.load.bench.transfer.jobs import hop_jobs, seconds
+from livescale.load.bench.transfer.fleet import hop_jobs, seconds, started
 from livescale.load.kept import kept_model
 from livescale.shared.memory.arena import ALIGNMENT
 from livescale.shared.messages.scaling import ScaleRecord

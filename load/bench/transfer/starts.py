@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.transfer.disk_model import make_disk_model
-from livescale.load.bench.transfer.fleet import BenchFleet, running
+from livescale.load.bench.transfer.fleet import BenchFleet, CarriedPlan, carry_out, running
 from livescale.load.bench.transfer.holder import DTYPE, Holder
-from livescale.load.bench.transfer.jobs import CarriedPlan, carry_out
 from livescale.load.bench.transfer.multicast import ROUNDS, Show, middle
 from livescale.load.bench.transfer.node import Outfit
 from livescale.load.bench.transfer.shaping import emulated

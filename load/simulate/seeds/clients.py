@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from livescale.load.simulate.client import fetch
 from livescale.load.simulate.cluster import VirtualCluster
-from livescale.load.simulate.seeds.faults import GATEWAY
-from livescale.load.simulate.seeds.history import Answer
+from livescale.load.simulate.seeds.history import GATEWAY, Answer
 from livescale.load.simulate.seeds.system import SeedAsk
 
 LOOK_SECONDS = 0.1

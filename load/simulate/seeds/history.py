@@ -1,13 +1,152 @@
-"""What was seen of a random system while it ran: what the invariants are checked on. Times are of the event loop."""
+"""What happens to a random system, and what was seen of it while it ran: what the invariants are checked on. Times are
+of the event loop."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Literal
 
 import msgspec
 
 from livescale.load.records import RequestRecord
 from livescale.load.simulate.event_log import LoggedEvent
-from livescale.load.simulate.seeds.faults import SeedFault
+from livescale.load.simulate.faults import FaultKind
+from livescale.shared.messages.membership import Role
+
+SeedFaultKind = Literal[FaultKind, "stop", "stall", "outage", "noise", "scale", "role"]
+Moment = Literal["", "loading", "live", "draining", "handing over", "moving KV", "sending", "queueing", "reading"]
+GATEWAY = "gateway-0"
+FAULT_SECONDS = 10.0  # in which faults begin
+OFTEN = ("registry-", "router-", "planner-", "host-")  # services whose processes are struck twice as often as others
+ROLES: tuple[Role, ...] = ("prefill", "decode", "colocated")
+
+
+class SeedFault(msgspec.Struct, frozen=True):
+    """Something that happens `at` seconds after the system was ready, and is over `seconds` later.
+
+    Faults of a virtual cluster are as they are there, and besides:
+
+    - stop: a process ends as planned, and is started again when it is over. A gateway can end, too, with its clients.
+    - stall: all processes stand still.
+    - outage: the bus is down.
+    - noise: links damage the share `amount` of the messages that they carry.
+    - scale, role: an operator wants `amount` instances of the model `who`, or another `role` of a worker.
+
+    With `when` it strikes as soon after `at` as a process does that, and that process where `who` is nobody.
+    """
+
+    at: float
+    what: SeedFaultKind
+    who: str = ""
+    seconds: float = 0.0
+    amount: float = 0.0
+    other: str = ""
+    role: Role = "colocated"
+    when: Moment = ""
+
+    @property
+    def ends(self) -> float:
+        return self.at + self.seconds
+
+    @property
+    def is_command(self) -> bool:
+        """Whether it is something that an operator may do, and nothing goes wrong."""
+        return self.what in ("scale", "role")
+
+    def describe(self) -> str:
+        """Say in words when the fault begins, what it does, and to whom."""
+        whoever = f"as soon as somebody is {self.when}" if self.when else ""
+        details = [f"of {self.who}" if self.who else "", whoever, f"and {self.other}" if self.other else ""]
+        details += [f"to {self.role}"] if self.what == "role" else []
+        details += [f"for {self.seconds:.2f} s" if self.seconds else "", f"x {self.amount:g}" if self.amount else ""]
+        return f"{self.at:6.2f} s {self.what} {' '.join(part for part in details if part)}"
+
+
+def random_faults(
+    chance: Random, processes: Sequence[str], models: Sequence[str], busy_at: Sequence[float]
+) -> list[SeedFault]:
+    """Up to ten faults, by when they begin: soon after one of the times `busy_at`, when requests come and instances are
+    loaded. In one seed of four an operator acts and nothing goes wrong; there everything must go as planned."""
+    makers = FaultMakers(chance, processes, models, is_calm=chance.random() < 0.25)
+    count = chance.randint(0, 5) if makers.is_calm else chance.randint(1, 10)
+    at, faults = chance.choice(busy_at) + chance.uniform(0.0, 1.5), list[SeedFault]()
+    for _ in range(count):
+        faults.append(makers.make(at))
+        # Many happen close to each other: in the middle of what the ones before have set going.
+        at = min(at + chance.choice((0.2, 0.6, 2.0)) * chance.random(), FAULT_SECONDS)
+    return faults
+
+
+class FaultMakers:
+    """Make faults of each kind for a system of these `processes` and `models`."""
+
+    def __init__(
+        self, chance: Random, processes: Sequence[str], models: Sequence[str], *, is_calm: bool = False
+    ) -> None:
+        self.is_calm = is_calm
+        self._chance = chance
+        self._workers = [id for id in processes if id.startswith("worker-")]
+        self._hosts = [id for id in processes if id.startswith("host-")]
+        others = [id for id in processes if id not in self._workers]
+        self._others = others + [id for id in others if id.startswith(OFTEN)]
+        self._models = models
+        commands: list[tuple[Callable[[float], SeedFault], float]] = [(self._scale, 4), (self._role, 1)]
+        faults: list[tuple[Callable[[float], SeedFault], float]] = [
+            (self._end, 6),
+            (self._away, 6),
+            (self._all, 2),
+            (self._disturb, 2),
+            (self._link, 4),
+            (self._slow_disk, 1),
+        ]
+        self._makers = commands if is_calm else commands + faults
+
+    def make(self, at: float) -> SeedFault:
+        """Draw a fault that begins `at` seconds after the system was ready."""
+        makers, weights = zip(*self._makers, strict=True)
+        make: Callable[[float], SeedFault] = self._chance.choices(makers, weights)[0]
+        return make(at)
+
+    def _anyone(self) -> str:
+        """A process; half of all faults are of workers."""
+        return self._chance.choice(self._workers if self._chance.random() < 0.5 else self._others)
+
+    def _end(self, at: float) -> SeedFault:
+        what: SeedFaultKind = self._chance.choice(("kill", "kill", "kill", "stop"))
+        return SeedFault(at, what, self._anyone(), self._chance.uniform(0.2, 3.0))
+
+    def _away(self, at: float) -> SeedFault:
+        """A gateway's clients are part of it here, so that it is not away without them."""
+        what: SeedFaultKind = self._chance.choice(("freeze", "part"))
+        who = self._anyone()
+        return SeedFault(at, what, self._workers[0] if who == GATEWAY else who, self._chance.uniform(0.1, 5.0))
+
+    def _all(self, at: float) -> SeedFault:
+        what: SeedFaultKind = self._chance.choice(("stall", "outage"))
+        return SeedFault(at, what, seconds=self._chance.uniform(0.1, 4.0))
+
+    def _disturb(self, at: float) -> SeedFault:
+        what: SeedFaultKind = self._chance.choice(("lose", "lose", "delay", "repeat"))
+        return SeedFault(at, what, "", self._chance.uniform(0.2, 4.0), self._chance.choice((0.02, 0.1, 0.3)))
+
+    def _link(self, at: float) -> SeedFault:
+        """One process is cut off from all workers or all hosts, or all links damage some of what they carry."""
+        one, seconds = self._chance.choice([*self._workers, *self._hosts]), self._chance.uniform(0.1, 4.0)
+        if self._chance.random() < 0.5:
+            return SeedFault(at, "cut-link", one, seconds, other=self._chance.choice(("worker", "host")))
+        return SeedFault(at, "noise", "", seconds, self._chance.choice((0.02, 0.2)))
+
+    def _slow_disk(self, at: float) -> SeedFault:
+        return SeedFault(at, "slow-disk", self._chance.choice(self._hosts), self._chance.uniform(0.5, 5.0), 4.0)
+
+    def _scale(self, at: float) -> SeedFault:
+        return SeedFault(
+            at, "scale", self._chance.choice(self._models), amount=float(self._chance.choice((0, 1, 2, 4, 8)))
+        )
+
+    def _role(self, at: float) -> SeedFault:
+        return SeedFault(at, "role", self._chance.choice(self._workers), role=self._chance.choice(ROLES))
+
 
 End = Literal["complete", "late", "left", "broken", "refused"]
 

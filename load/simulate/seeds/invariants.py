@@ -7,17 +7,17 @@ import msgspec
 
 from livescale.load.simulate.seeds.evidence import (
     FATAL,
+    BusyLink,
     answered,
     failed_scales,
     leases,
+    path_finder,
     resumed_requests,
     strikes,
     undisturbed,
     was_struck,
 )
-from livescale.load.simulate.seeds.faults import GATEWAY, SeedFault
-from livescale.load.simulate.seeds.history import History, LaidOut
-from livescale.load.simulate.seeds.link_use import BusyLink, path_finder
+from livescale.load.simulate.seeds.history import GATEWAY, History, LaidOut, SeedFault
 from livescale.load.simulate.seeds.system import PATIENCE_SECONDS, SeedSystem
 from livescale.services.registry.copies import READ_TIMEOUT_SECONDS
 from livescale.services.worker.engine.modelled import MOST_LATE_SECONDS

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Set
 
 from livescale.load.amiss import find_amiss
 from livescale.load.simulate.cluster import VirtualCluster
-from livescale.load.simulate.seeds.faults import Moment
+from livescale.load.simulate.seeds.history import Moment
 from livescale.load.simulate.seeds.reports import LastReports
 from livescale.load.story import QueuePoint
 from livescale.services.host.actor import HostService

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from livescale.load.simulate.seeds.clients import Clients
-from livescale.load.simulate.seeds.faults import SeedFault
-from livescale.load.simulate.seeds.history import History
+from livescale.load.simulate.seeds.history import History, SeedFault
 from livescale.load.simulate.seeds.invariants import REST_SECONDS, Violation, check
 from livescale.load.simulate.seeds.looks import counted_twice, loads_of_others, unrest, waits_for_dead, waits_for_told
 from livescale.load.simulate.seeds.policy_checks import policy_troubles

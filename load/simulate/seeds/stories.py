@@ -7,7 +7,7 @@ just when somebody is heard again. A story brings them together, about a moment 
 from collections.abc import Callable, Sequence
 from random import Random
 
-from livescale.load.simulate.seeds.faults import Moment, SeedFault, SeedFaultKind
+from livescale.load.simulate.seeds.history import Moment, SeedFault, SeedFaultKind
 
 Story = Callable[["Cast", float], list[SeedFault]]
 

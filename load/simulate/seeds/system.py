@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from livescale.load.records import Ask
 from livescale.load.simulate.cluster_settings import VirtualClusterSettings
-from livescale.load.simulate.seeds.faults import SeedFault, random_faults
+from livescale.load.simulate.seeds.history import SeedFault, random_faults
 from livescale.load.simulate.seeds.stories import Cast, random_story, up_and_down
 from livescale.services.host.settings import HostSettings
 from livescale.services.monitor.settings import MonitorSettings

@@ -10,12 +10,11 @@ from msgspec.structs import asdict, replace
 from livescale.load.simulate.cluster import VirtualProcess
 from livescale.load.simulate.faults import MESSAGE_KINDS, Fault, FaultInjector
 from livescale.load.simulate.seeds.clients import Clients
-from livescale.load.simulate.seeds.faults import GATEWAY, SeedFault
+from livescale.load.simulate.seeds.history import GATEWAY, SeedFault
 from livescale.load.simulate.seeds.looks import processes_that_are
 from livescale.load.simulate.seeds.watched import WatchedCluster
 from livescale.shared.bus.contract import BusError
-from livescale.shared.messages.disaggregation import SetRole
-from livescale.shared.messages.scaling import Scale
+from livescale.shared.messages.scaling import Scale, SetRole
 from livescale.shared.simulation.virtual_time import machine_time
 from livescale.shared.subjects import ROLE, SCALE
 

@@ -7,8 +7,7 @@ from livescale.load.simulate.seeds.history import History
 from livescale.load.simulate.seeds.watched_engine import WatchedRunner
 from livescale.load.simulate.seeds.watched_links import WatchedNetwork
 from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.bus.addressing import fill_wildcards
-from livescale.shared.bus.codec import decode
+from livescale.shared.bus.codec import decode, fill_wildcards
 from livescale.shared.messages.transfers import Load
 from livescale.shared.model.latency import find_latency
 from livescale.shared.runtime.clock import Clock

@@ -8,12 +8,11 @@ from livescale.services.worker.engine.contract import LayerwiseRun, StageResult
 from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.scheduling.batch import Batch, Chosen, ScheduledChunk
 from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.links.contract import View
+from livescale.shared.links.contract import View, checksum
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.model.latency import Latency
 from livescale.shared.runtime.clock import Clock
 from livescale.shared.simulation.virtual_time import machine_time
-from livescale.shared.transfer.arrivals import checksum
 
 
 class WatchedRunner(ModelledRunner):

@@ -6,9 +6,8 @@ from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import FIRST_CHANNEL as FIRST_HANDOFF
 from livescale.services.worker.instance.handoff import TAG_BITS, Channel
 from livescale.services.worker.instance.held import HeldInstance
-from livescale.services.worker.instance.kv_first import KvFirst
 from livescale.services.worker.instance.lifecycle import WorkerState
-from livescale.services.worker.instance.loading import Loading
+from livescale.services.worker.instance.loading import KvFirst, Loading
 from livescale.services.worker.instance.serving import ServingLoop
 from livescale.shared.messages.disaggregation import Reserve
 from livescale.shared.messages.transfers import Node

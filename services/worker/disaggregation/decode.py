@@ -21,7 +21,7 @@ from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.links.contract import Buffer, LinkError, Peer
 from livescale.shared.messages.disaggregation import ReleaseKv, Reserve, Reserved, TakeOver
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.runtime.together import together
+from livescale.shared.runtime.waiting import together
 
 SILENT_SECONDS = 60.0  # between two pieces: a long prompt may be computed beside many others
 OFFER_SECONDS = 0.003  # from the last piece of a prompt until its first token is chosen and the request is offered

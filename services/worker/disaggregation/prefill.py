@@ -17,8 +17,8 @@ from livescale.services.worker.instance.lifecycle import WorkerState
 from livescale.services.worker.scheduling.batch import Batch, KvExport, kv_bytes
 from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.messages.disaggregation import ReleaseKv
+from livescale.shared.runtime.waiting import Changes
 from livescale.shared.subjects import RELEASE_KV
-from livescale.shared.transfer.waiting import Changes
 
 MOST_STAGED_BYTES = 64 << 20  # of pieces that have left the cache; further ones stay there until these are sent
 LATE_SECONDS = 5.0  # after the first token: then the request is decoded here

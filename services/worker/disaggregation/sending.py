@@ -14,8 +14,8 @@ from livescale.services.worker.scheduling.batch import SPARE_BYTES, KvSlice
 from livescale.shared.bus.contract import BusError, Refusal, ServiceAbsent
 from livescale.shared.links.contract import Buffer, LinkError, Peer
 from livescale.shared.messages.disaggregation import Reserve, Reserved, TakeOver
+from livescale.shared.runtime.waiting import Changes
 from livescale.shared.subjects import RESERVE, TAKE_OVER
-from livescale.shared.transfer.waiting import Changes
 
 ATTEMPTS = 3
 CALL_SECONDS = 1.0

@@ -9,7 +9,7 @@ from livescale.services.worker.disaggregation.decode import DecodeSide
 from livescale.services.worker.disaggregation.prefill import PrefillSide
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.held import HeldInstance
-from livescale.services.worker.instance.kv_first import KvFirst
+from livescale.services.worker.instance.loading import KvFirst
 from livescale.shared.bus.contract import Ack, Context, Endpoint
 from livescale.shared.messages.disaggregation import ChangeRole, HandOver
 from livescale.shared.messages.requests import Admit

@@ -17,7 +17,7 @@ from livescale.services.worker.engine.matrices import LINEAR_NUMBERS, CompiledLi
 from livescale.services.worker.engine.parameters import Linear, Tensors, block_tensors, part_of
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.links.contract import View
-from livescale.shared.messages.experts import Experts
+from livescale.shared.messages.layers import Experts
 from livescale.shared.messages.parameters import Activation, Manifest, ModelConfig
 from livescale.shared.model.adapter_shards import adapter_bytes, adapter_slices
 from livescale.shared.model.declaration.adapter import DOWN, UP

@@ -22,7 +22,7 @@ from livescale.services.worker.engine.parameters import (
     padded,
     row_by_row,
 )
-from livescale.shared.messages.experts import Experts
+from livescale.shared.messages.layers import Experts
 from livescale.shared.messages.parameters import Activation
 
 ROUTER, CHOICE_BIAS = "mlp.gate", "mlp.gate.e_score_correction_bias"

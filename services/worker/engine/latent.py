@@ -16,7 +16,7 @@ from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
 from livescale.services.worker.engine.matrices import CompiledLinear
 from livescale.services.worker.engine.norms import make_norm
 from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors, TorchLinear, unpacked
-from livescale.shared.messages.latent import Latent
+from livescale.shared.messages.layers import Latent
 from livescale.shared.model.declaration.tensors import EXPANDING
 
 NORM_EPSILON = 1e-6  # of the norms of latents, whatever the model's is

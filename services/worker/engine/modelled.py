@@ -20,8 +20,7 @@ from livescale.services.worker.engine.contract import (
     StageResult,
     rows_of,
 )
-from livescale.services.worker.engine.modelled_engine import ModelledEngine
-from livescale.services.worker.engine.modelled_memory import zeros
+from livescale.services.worker.engine.modelled_engine import ModelledEngine, zeros
 from livescale.services.worker.engine.modelled_steps import (
     blocks_seconds,
     embedding_seconds,

@@ -1,4 +1,7 @@
-"""The state of a modelled engine: which blocks came, what is in its KV cache, and which tokens follow from that."""
+"""The state of a modelled engine: which blocks came, what is in its KV cache, and which tokens follow from that.
+
+KV outside of the cache lies in the host's memory, or in that of a simulation, which takes no room.
+"""
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -7,8 +10,8 @@ from msgspec.structs import replace
 
 from livescale.services.worker.engine.contract import BlockMissing, LayerwiseRun, Slab, StageResult, slabs
 from livescale.services.worker.engine.modelled_kv import ModelledKv
-from livescale.services.worker.engine.modelled_memory import export, take, zeros
 from livescale.services.worker.engine.modelled_steps import (
+    STATE_BYTES,
     choose_token,
     damaged,
     even_logprobs,
@@ -33,6 +36,41 @@ from livescale.services.worker.scheduling.batch import (
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.requests import TokenLogprobs
+from livescale.shared.simulation.sparse_memory import SparseBytes
+
+
+def zeros(size_bytes: int) -> View:
+    """Memory of the host that is all 0."""
+    return memoryview(bytearray(size_bytes))
+
+
+def export(kv: ModelledKv, slots: range, layers: range, data: View) -> None:
+    """Write what `layers` have in `slots` into `data`, which is all 0, each layer's part as long as the others'."""
+    for place, states in kv.export(slots, layers, data.nbytes // len(layers)):
+        part = data[place : place + len(states)]
+        if isinstance(part, memoryview):
+            part[:] = states
+        else:
+            assert isinstance(part, SparseBytes)
+            part.fill(states)
+
+
+def take(kv: ModelledKv, slots: range, layers: range, data: View) -> None:
+    """Store what `export` wrote for as many slots of these layers."""
+    kv.take(slots, layers, _parts(len(layers), len(slots) * STATE_BYTES, data))
+
+
+def _parts(count: int, size_bytes: int, data: View) -> Iterator[bytes]:
+    """The first bytes of each of `count` parts."""
+    for number in range(count):
+        start = number * (data.nbytes // count)
+        part = data[start : start + size_bytes]
+        if isinstance(part, memoryview):
+            yield part.tobytes()
+        else:
+            assert isinstance(part, SparseBytes)
+            yield part.written()
+
 
 OnMissing = Callable[[ScheduledChunk, range], None]
 

@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from livescale.shared.links.contract import Buffer, Link, LinkError, Peer, View
+from livescale.shared.links.contract import Buffer, Link, LinkError, Peer, View, checksum
 from livescale.shared.messages.transfers import Node
-from livescale.shared.transfer.arrivals import checksum
 from livescale.shared.transfer.chunks import TICKETS, first_ticket
 
 CONNECT_SECONDS = 5.0

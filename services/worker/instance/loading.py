@@ -1,4 +1,7 @@
-"""Parameters on their way into a worker: received, passed on, verified, and laid out for the kernels at once."""
+"""Parameters on their way into a worker: received, passed on, verified, and laid out for the kernels at once.
+
+They yield to KV where both leave one worker: a request waits for its KV, a scale only for the last byte.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,7 +13,6 @@ import numpy as np
 import structlog
 
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.instance.kv_first import KvFirst
 from livescale.services.worker.instance.metrics import LoadCounts
 from livescale.services.worker.instance.spans import LoadTimes, WorkerSpans
 from livescale.shared.links.contract import Link
@@ -19,13 +21,50 @@ from livescale.shared.memory.devices import DeviceBytes
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import BlockReady, Load, Transfer, TransferState
 from livescale.shared.process.run import World
-from livescale.shared.runtime.together import together
+from livescale.shared.runtime.waiting import Changes, ReadyBlocks, together
 from livescale.shared.subjects import BLOCK, TRANSFER
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed
 from livescale.shared.transfer.memory_export import MemoryExport
 from livescale.shared.transfer.receiver import BlockReceiver, Events
-from livescale.shared.transfer.waiting import ReadyBlocks
+
+KV_BYTES = 3  # leave before each byte of parameters while there is always KV to send
+STUCK_SECONDS = 0.1  # KV that does not move takes nothing from a link, and is not waited for
+MOST_SECONDS = 1.0  # that a chunk waits for KV that hardly moves, as its receivers are slow
+
+
+class KvFirst:
+    """Whether KV is being sent, and when a chunk of parameters may be."""
+
+    def __init__(self) -> None:
+        self._sending = 0
+        self._left_bytes = 0  # of KV, since it was last quiet, less what chunks have had for it
+        self._changes = Changes()
+
+    def begin(self) -> None:
+        """Note that a piece of KV is being sent from now on."""
+        self._sending += 1
+
+    def end(self, size_bytes: int = 0) -> None:
+        """Note that a piece was sent, or with nothing that it failed."""
+        self._sending -= 1
+        self._left_bytes = self._left_bytes + size_bytes if self._sending else 0
+        self._changes.tell()
+
+    async def wait(self, size_bytes: int) -> None:
+        """Return when a chunk of so many bytes may leave: no KV does, enough of it has gone before, or too little."""
+        if not self._sending:
+            return
+        now = asyncio.get_running_loop().time
+        latest = now() + MOST_SECONDS
+        while self._sending and self._left_bytes < KV_BYTES * size_bytes:
+            try:
+                async with asyncio.timeout_at(min(now() + STUCK_SECONDS, latest)):
+                    await self._changes.wait()
+            except TimeoutError:
+                return
+        self._left_bytes -= KV_BYTES * size_bytes if self._sending else 0
+
 
 log = structlog.get_logger()
 

@@ -19,7 +19,7 @@ from livescale.shared.bus.contract import Ack, Bus, Context, Refusal
 from livescale.shared.messages.membership import EngineLoad
 from livescale.shared.messages.requests import Replay, Running, Submit
 from livescale.shared.runtime.clock import Clock
-from livescale.shared.transfer.waiting import Changes
+from livescale.shared.runtime.waiting import Changes
 
 log = structlog.get_logger()
 

@@ -21,7 +21,7 @@ from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.live import Pulled, Task, Took
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.runtime.together import together
+from livescale.shared.runtime.waiting import together
 from livescale.shared.subjects import TOOK
 
 TOOK_SECONDS = 2.0

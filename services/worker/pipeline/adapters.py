@@ -9,7 +9,7 @@ import structlog
 from livescale.services.worker.engine.contract import AdapterUnavailable
 from livescale.shared.bus.contract import Bus, BusError, Refusal
 from livescale.shared.messages.pipelines import MOST_USED, Pipeline, StageAdapter
-from livescale.shared.runtime.together import together
+from livescale.shared.runtime.waiting import together
 from livescale.shared.subjects import STAGE_ADAPTER
 
 BRING_SECONDS = 35.0  # more than a worker tries for

@@ -16,7 +16,7 @@ from livescale.services.worker.scheduling.batch import ScheduledChunk, kv_bytes,
 from livescale.shared.bus.contract import Bus, BusError, Refusal
 from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.pipelines import MoveKv, Pipeline
-from livescale.shared.runtime.together import together
+from livescale.shared.runtime.waiting import together
 from livescale.shared.subjects import GIVE_KV, MOVE_KV
 
 MOVE_SECONDS = 2.5  # longer than a worker tries

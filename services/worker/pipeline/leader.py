@@ -24,7 +24,7 @@ from livescale.services.worker.scheduling.batch import Batch, Chosen, ScheduledC
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.pipelines import Pipeline, StageBatch, StageDone, StageFill
-from livescale.shared.runtime.together import together
+from livescale.shared.runtime.waiting import together
 
 STEP_SECONDS = 20.0  # for all stages together; then the pipeline is given up
 

@@ -5,7 +5,7 @@ import asyncio
 from livescale.services.worker.engine.contract import AdapterUnavailable, Runner
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.ranks import RankAdapter
-from livescale.shared.transfer.waiting import Changes
+from livescale.shared.runtime.waiting import Changes
 
 WAIT_SECONDS = 30.0  # for an adapter, and the steps before it
 UNAVAILABLE = 503

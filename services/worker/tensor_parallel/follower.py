@@ -33,7 +33,7 @@ from livescale.shared.messages.ranks import (
     Told,
 )
 from livescale.shared.messages.transfers import Load
-from livescale.shared.runtime.together import together
+from livescale.shared.runtime.waiting import together
 from livescale.shared.subjects import MEETING
 
 log = structlog.get_logger()

@@ -19,7 +19,7 @@ from livescale.shared.messages.ranks import (
     RankTake,
 )
 from livescale.shared.messages.transfers import Node
-from livescale.shared.runtime.together import together
+from livescale.shared.runtime.waiting import together
 from livescale.shared.subjects import RANK_ADAPTER, RANK_STEP, RANK_TAKE
 
 KV_SECONDS = 30.0  # within which the others have their part of a request's KV

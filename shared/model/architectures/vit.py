@@ -9,8 +9,7 @@ from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.model.declaration.architecture import Architecture
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
 from livescale.shared.model.declaration.encoder import describe_rows
-from livescale.shared.model.declaration.source import Source
-from livescale.shared.model.declaration.tensors import EMBEDDING, PATCHES, POSITIONS
+from livescale.shared.model.declaration.tensors import EMBEDDING, PATCHES, POSITIONS, Source
 
 NAMES = {
     "self_attn.q_proj": "attention.attention.query",

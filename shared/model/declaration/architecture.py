@@ -9,8 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from livescale.shared.messages.experts import Experts
-from livescale.shared.messages.latent import Latent
+from livescale.shared.messages.layers import Experts, Latent
 from livescale.shared.messages.parameters import Activation, LayerKind, ModelConfig
 from livescale.shared.model.declaration.checked_keys import REMEDY
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
@@ -25,10 +24,8 @@ from livescale.shared.model.declaration.experts import (
 )
 from livescale.shared.model.declaration.quantization import KEYS, read_quantization
 from livescale.shared.model.declaration.rotation import Rotation, RotationReader, head_orders
-from livescale.shared.model.declaration.source import Source
-from livescale.shared.model.declaration.tensors import Shapes, model_parameters
-from livescale.shared.model.packed.form import WEIGHT, packing_of
-from livescale.shared.model.packed.stored import stored_parts
+from livescale.shared.model.declaration.tensors import Shapes, Source, model_parameters
+from livescale.shared.model.packed.form import WEIGHT, packing_of, stored_parts
 
 GENERATES = ("ForCausalLM", "LMHeadModel")
 CLASSIFIES_IMAGES = "ForImageClassification"

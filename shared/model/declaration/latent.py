@@ -6,8 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from livescale.shared.messages.experts import Experts, Scoring
-from livescale.shared.messages.latent import Latent
+from livescale.shared.messages.layers import Experts, Latent, Scoring
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
 from livescale.shared.model.declaration.architecture import Dense
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile

@@ -1,15 +1,44 @@
-"""The tensors of a model: how each is called, its shape, and how it is cut over ranks. They follow from the
-configuration alone. Pure.
+"""The tensors of a model: how each is called, its shape, how it is cut over ranks, and where a checkpoint has it. They
+follow from the configuration alone. Pure.
 
 Names are those of Llama's checkpoints, whatever a checkpoint itself calls them. Matrices with the same input are
-adjacent (q, k, v; gate, up), so that they can be one matrix.
-"""
+adjacent (q, k, v; gate, up), so that they can be one matrix."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from livescale.shared.messages.latent import Latent
+from livescale.shared.messages.layers import Latent
 from livescale.shared.messages.parameters import DType, LayerKind, ModelConfig
+from livescale.shared.model.declaration.experts import Fused
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a parameter lies in a checkpoint: `rows` rows, from row `start` on, of the tensor `name`.
+
+    `order` says which number of a checkpoint's head is at each place of ours; it is empty where it is the same one.
+    An expert's may be `fused` with those of others. A `transposed` matrix `[out, in]` is stored as `[in, out]`: what is
+    said of rows is about columns there. It may have another `shape` there, of as many numbers in the same order.
+    """
+
+    name: str
+    start: int
+    rows: int
+    order: tuple[int, ...] = ()
+    fused: Fused | None = None
+    transposed: bool = False
+    shape: tuple[int, ...] = ()
+
+    def stored_shape(self, shape: Sequence[int], known: Sequence[int] | None) -> list[int]:
+        """The shape of the tensor that holds this parameter of `shape`; those that are `known` so far make it
+        `known`."""
+        if self.shape:
+            return list(self.shape)
+        axis = int(self.transposed)
+        rows = max(0 if known is None else known[axis], self.start + self.rows)
+        return [shape[1], rows] if self.transposed else [rows, *shape[1:]]
+
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"

@@ -15,7 +15,7 @@ from livescale.load.chaos.schedule import LOADING, SOURCE, Fault
 from livescale.load.story import Story
 from livescale.services.supervisor.stack import Stack
 from livescale.shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
-from livescale.shared.messages.disaggregation import RoleSet, SetRole
+from livescale.shared.messages.scaling import RoleSet, SetRole
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import ROLE
 from tests.load import sample_run

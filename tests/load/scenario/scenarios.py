@@ -4,8 +4,7 @@ from pathlib import Path
 
 from livescale.load.scenario.file import CheckedScenario, read_scenario
 from livescale.load.scenario.play import PlayOptions, play
-from livescale.load.scenario.questions import Answer
-from livescale.load.scenario.result import SimulationResult
+from livescale.load.scenario.result import Answer, SimulationResult
 from livescale.load.scenario.system import ScenarioSystem
 
 # A burst that wants a second worker, while the planner and a host stand still or die.

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from livescale.load.scenario.play import PlayOptions, Progress, draw_requests
-from livescale.load.scenario.questions import Question
-from livescale.load.scenario.result import SimulationResult
+from livescale.load.scenario.result import Question, SimulationResult
 from livescale.load.scenario.system import ScenarioSystem
 from livescale.services.cli.status_view import Status
 from livescale.services.cli.why import Why

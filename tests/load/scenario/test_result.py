@@ -1,13 +1,27 @@
-"""Figures of a run: percentiles, scales that ended or did not, and counts."""
+"""Figures of a run: percentiles, scales that ended or did not, counts; and questions that nobody may be there to
+answer."""
 
 import math
+from pathlib import Path
 
 import msgspec
+import pytest
 
 from livescale.load.bench.systems.play import AnsweredRequest
-from livescale.load.scenario.result import FaultFigures, ModelFigures, ScaleFigures, Spread, tell_counts, tell_failures
+from livescale.load.scenario.play import PlayOptions
+from livescale.load.scenario.result import (
+    FaultFigures,
+    ModelFigures,
+    Question,
+    ScaleFigures,
+    Spread,
+    show,
+    tell_counts,
+    tell_failures,
+)
 from livescale.load.simulate.faults import Fault
 from livescale.shared.messages.scaling import Decision, Phase, ScaleRecord
+from tests.load.scenario.scenarios import SMALL, played, read
 
 DECISION = Decision(
     id="d", model="m", at=110.0, action="out", current=1, target=2, rule="prefill", reason="why", by="monitor"
@@ -41,3 +55,12 @@ def test_a_fault_for_good_is_told_and_can_be_read_again() -> None:
     figures = FaultFigures.of(Fault(at=1.0, what="kill", who="worker", seconds=math.inf), ["worker-0", "worker-1"])
     assert figures.row() == ["1.000 s", "kill", "worker-0, worker-1", "good", ""]
     assert msgspec.json.decode(msgspec.json.encode(figures), type=FaultFigures) == figures
+
+
+def test_a_registry_that_is_dead_does_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = SMALL.replace("who: planner, seconds: 0.3", "who: nobody").replace(
+        "{what: freeze, at: 1.2, who: nobody}", "{what: kill, at: 0.1, who: registry}"
+    )
+    _, (answer,) = played(read(tmp_path, text), options=PlayOptions(until=0.5, questions=[Question(0.3)]))
+    show(answer)
+    assert "livescale status at 0.3 s:\nnobody answered: no process listens" in capsys.readouterr().out

@@ -6,11 +6,11 @@ import pytest
 
 from livescale.load.simulate.disk import ModelledDisk
 from livescale.services.host.stored import Stored
+from livescale.shared.links.contract import checksum
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.model.checkpoint import CheckpointError
 from livescale.shared.simulation.virtual_time import run
-from livescale.shared.transfer.arrivals import checksum
 from tests.load.simulate.clusters import CONFIG
 
 RATE = 1e6

@@ -7,10 +7,10 @@ import pytest
 import torch
 import xxhash
 
+from livescale.shared.links.contract import checksum
 from livescale.shared.memory import device_arena
 from livescale.shared.memory.arena import ALIGNMENT, ArenaFull
 from livescale.shared.memory.device_arena import DeviceArena
-from livescale.shared.transfer.arrivals import checksum
 
 MIB = 1 << 20
 

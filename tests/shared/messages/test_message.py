@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 import livescale.shared.messages
 from livescale.shared.bus.codec import Undecodable, decode, encode, is_json
-from livescale.shared.messages.experts import Experts
-from livescale.shared.messages.latent import Latent
+from livescale.shared.messages.layers import Experts, Latent
 from livescale.shared.messages.membership import Beat, WorkerReport
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import LayerKind, ModelConfig

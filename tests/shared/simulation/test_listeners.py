@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.shared.bus.addressing import matches
+from livescale.shared.bus.codec import matches
 from livescale.shared.simulation import listeners
 from livescale.shared.simulation.listeners import Listener, ListenerTable
 

@@ -6,12 +6,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from livescale.shared.links.calendars import LocalCalendar
-from livescale.shared.links.contract import Buffer, LinkError
+from livescale.shared.links.contract import Buffer, LinkError, checksum
 from livescale.shared.links.shaping import ShapedLink, SingleRate
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.modelled_links import ModelledLink, ModelledNetwork, ModelledPeer
 from livescale.shared.simulation.sparse_memory import SparseBytes, SparseKv
-from livescale.shared.transfer.arrivals import checksum
 
 DELAY = 0.001
 

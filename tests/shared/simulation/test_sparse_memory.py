@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
+from livescale.shared.links.contract import checksum
 from livescale.shared.memory.arena import ArenaFull
 from livescale.shared.simulation.sparse_memory import SparseArena, SparseBytes
-from livescale.shared.transfer.arrivals import checksum
 
 SIZE, CHUNK = 10_000_003_072, 1_234_567_891
 PARTS = [slice(start, min(start + CHUNK, SIZE)) for start in range(0, SIZE, CHUNK)]

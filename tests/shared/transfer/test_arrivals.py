@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from livescale.shared.transfer.arrivals import ChunkArrivals, checksum
+from livescale.shared.links.contract import checksum
+from livescale.shared.runtime.waiting import BlocksLost
+from livescale.shared.transfer.arrivals import ChunkArrivals
 from livescale.shared.transfer.flow_end import ModelCopy
-from livescale.shared.transfer.waiting import BlocksLost
 
 
 def two_blocks() -> tuple[ModelCopy, ChunkArrivals]:

@@ -4,11 +4,11 @@ import asyncio
 
 from livescale.shared.links.contract import Buffer
 from livescale.shared.messages.transfers import Node, Transfer
+from livescale.shared.runtime.waiting import ReadyBlocks
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import TRANSFER
 from livescale.shared.transfer.flow_end import AdaptiveTimeout, FlowEnd, LostFlows, ModelCopy, Timeouts, send_heartbeats
-from livescale.shared.transfer.waiting import ReadyBlocks
 from tests.clocks import LoopClock
 from tests.shared.transfer.transfer_peer import OpenPeers, chain, described, some_blocks
 from tests.shared.transfer.virtual_link import NO_LINK, here

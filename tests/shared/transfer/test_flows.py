@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from livescale.shared.messages.transfers import Flow
-from livescale.shared.transfer.waiting import ReadyBlocks, Turns
+from livescale.shared.runtime.waiting import ReadyBlocks, Turns
 from tests.shared.transfer.transfer_peer import EVERY, SIZES, OpenPeers, carry_out, chain, described, flow, some_blocks
 
 

@@ -15,9 +15,9 @@ from livescale.shared.links.open import open_link
 from livescale.shared.memory.segment import SharedBlocks
 from livescale.shared.messages.transfers import Node
 from livescale.shared.runtime.settings import LinkSettings
+from livescale.shared.runtime.waiting import ReadyBlocks
 from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy
 from livescale.shared.transfer.memory_export import MemoryExport, open_memory_export
-from livescale.shared.transfer.waiting import ReadyBlocks
 from tests.shared.transfer.transfer_peer import SIZES, TransferPeer, chain, described, flow, some_blocks
 
 

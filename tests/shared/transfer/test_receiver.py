@@ -6,9 +6,9 @@ import itertools
 import pytest
 
 from livescale.shared.bus.contract import Refusal
+from livescale.shared.runtime.waiting import ReadyBlocks
 from livescale.shared.transfer.flow_end import FlowEnd, TransferFailed
 from livescale.shared.transfer.sender import send_chunks
-from livescale.shared.transfer.waiting import ReadyBlocks
 from tests.shared.transfer.transfer_peer import (
     EVERY,
     PLAN,

@@ -1,23 +1,28 @@
-"""Sends that a node was told to make: begun once, or refused by name."""
+"""Sends that a node was told to make: begun once, or refused by name; their flows are told in the scale's trace."""
 
 import asyncio
 import struct
 from contextlib import nullcontext
 
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from livescale.shared.bus.contract import Refusal, Subscription
 from livescale.shared.links.contract import Buffer, Link, LinkError, Peer
 from livescale.shared.messages.transfers import Node, Outflow, Send, Transfer
+from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import SystemClock
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import TRANSFER
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import FlowEnd, LostFlows, ModelCopy, TransferFailed
-from livescale.shared.transfer.sender import BlockSender, send_chunks
+from livescale.shared.transfer.sender import BlockSender, FlowSpans, send_chunks
+from tests.clocks import LoopClock
 from tests.host.local import NoLink
 from tests.shared.transfer.virtual_link import NO_LINK
+from tests.spans import CALLER, UNSAMPLED, seconds, trace_id, traced
 
 
 class SilentPeer:
@@ -190,3 +195,43 @@ async def test_who_gives_all_flows_up_says_so_for_receivers_that_know_of_nothing
         outgoing.abort_all("worker-1 gave its parameters back")  # before the receiver is reached
         await outgoing.none.wait()
     await has_heard_of_the_loss(told, "worker-1 gave its parameters back")
+
+
+PATIENCE_SECONDS = 30.0  # that a sender has with a receiver that asks for nothing
+
+
+def sent(traceparent: str | None, abort_after: float) -> tuple[ReadableSpan, ...]:
+    """The spans of a flow to a receiver that never asks."""
+
+    async def main() -> InMemorySpanExporter:
+        telemetry = Telemetry("host", "host-0")
+        kept = traced(telemetry)
+        spans = FlowSpans(telemetry.spans, LoopClock(epoch=1_000.0))
+        async with asyncio.TaskGroup() as tasks:
+            outgoing = BlockSender("host-0", SilentLink(), tasks, lambda: None, spans=spans)
+            outgoing.start(command(7, 1024), [memoryview(bytes(4096))], here, traceparent=traceparent)
+            await asyncio.sleep(abort_after)
+            outgoing.abort("p")
+            await outgoing.none.wait()
+        return kept
+
+    return virtual_time.run(main(), limit_seconds=200).get_finished_spans()
+
+
+@pytest.mark.parametrize(("abort_after", "took", "error"), [(2.0, 2.0, "aborted"), (100.0, PATIENCE_SECONDS, "failed")])
+def test_a_flow_is_a_span_from_the_command_to_its_end(abort_after: float, took: float, error: str) -> None:
+    [span] = sent(CALLER, abort_after)
+    assert (span.name, trace_id(span)) == ("send", CALLER[3:35])
+    start, end = seconds(span)
+    assert end - start == pytest.approx(took)
+    assert dict(span.attributes or {}) == {
+        "livescale.scale.id": "p",
+        "livescale.flow.sender": "host-0",
+        "livescale.flow.receiver": "w",
+        "error.type": error,
+    }
+
+
+@pytest.mark.parametrize("traceparent", [None, UNSAMPLED])
+def test_a_flow_of_no_trace_makes_no_span(traceparent: str | None) -> None:
+    assert sent(traceparent, 2.0) == ()

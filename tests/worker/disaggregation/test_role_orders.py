@@ -10,8 +10,8 @@ import pytest
 from livescale.services.planner.main import make_planner
 from livescale.services.planner.settings import PlannerSettings
 from livescale.shared.bus.contract import BusError, ServiceInfo
-from livescale.shared.messages.disaggregation import RoleSet, SetRole
 from livescale.shared.messages.membership import Role
+from livescale.shared.messages.scaling import RoleSet, SetRole
 from livescale.shared.process.run import World
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import CountedIds

@@ -5,7 +5,7 @@ import torch
 
 from livescale.services.worker.engine.experts import make_experts
 from livescale.services.worker.engine.parameters import TORCH_DTYPES
-from livescale.shared.messages.experts import Experts, Scoring
+from livescale.shared.messages.layers import Experts, Scoring
 from tests.worker.engine.models import KINDS, Kind
 
 HIDDEN, FEATURES, COUNT, CHOSEN = 40, 24, 7, 3

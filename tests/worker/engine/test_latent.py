@@ -6,7 +6,7 @@ import torch
 from livescale.services.worker.engine.latent import HeadMatrices, HeadOrder, LatentOutput
 from livescale.services.worker.engine.matrices import make_linear
 from livescale.services.worker.engine.parameters import TORCH_DTYPES, padded
-from livescale.shared.messages.latent import Latent
+from livescale.shared.messages.layers import Latent
 from livescale.shared.model.declaration.tensors import EXPANDING
 from tests.worker.engine.models import KINDS, Kind
 

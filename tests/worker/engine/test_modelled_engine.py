@@ -1,11 +1,15 @@
-"""What a hand-off may lose: wherever a layer lacks the KV of a position, or has another's, tokens are others."""
+"""What a hand-off may lose: wherever a layer lacks the KV of a position, or has another's, tokens are others. KV is the
+same in memory of the host and in that of a simulation."""
 
+from array import array
 from collections.abc import Callable
 
 import pytest
 
 from livescale.services.worker.engine.contract import LayerwiseRun
-from livescale.services.worker.engine.modelled_engine import ModelledEngine
+from livescale.services.worker.engine.modelled_engine import ModelledEngine, export, take, zeros
+from livescale.services.worker.engine.modelled_kv import ModelledKv
+from livescale.services.worker.engine.modelled_steps import STATE_BYTES, first_state, follow
 from livescale.services.worker.scheduling.batch import (
     NO_BYTES,
     Batch,
@@ -17,6 +21,7 @@ from livescale.services.worker.scheduling.batch import (
     slice_bytes,
 )
 from livescale.shared.messages.requests import Sampling
+from livescale.shared.simulation.sparse_memory import SparseKv
 from tests.worker.engine.made_up import BLOCK_TOKENS, LAYERS, VOCABULARY, made_up_tokens, manifest
 from tests.worker.serving import random_prompt, submit
 
@@ -193,3 +198,25 @@ def test_stages_of_one_worker_may_hold_two_requests_in_the_same_slots() -> None:
     activation = engine().run_blocks(range(0, 3), [prompt()], NO_BYTES).activation
     tokens = made.run_blocks(range(3, LAYERS + 2), [prompt()], activation).chosen.tokens
     assert decode(made, tokens, 3) == expected()
+
+
+KV_LAYERS, KV_BLOCKS, KV_BLOCK_TOKENS = 3, 5, 4
+ORIGIN = first_state("v1")
+STATES = list(follow(ORIGIN, range(1, 9)))
+
+
+def test_sparse_memory_has_what_real_memory_would_have() -> None:
+    kv, each = ModelledKv(KV_LAYERS, KV_BLOCKS, KV_BLOCK_TOKENS), 8 * STATE_BYTES + 5
+    kv.write(0, array("Q", STATES[:6]), kv.mask(range(KV_LAYERS)))
+    kv.write(6, array("Q", STATES[6:8]), kv.mask(range(1, 3)))
+    real, sparse, came = zeros(KV_LAYERS * each), SparseKv.of(KV_LAYERS * each), SparseKv.of(KV_LAYERS * each)
+    export(kv, range(8), range(KV_LAYERS), real)
+    export(kv, range(8), range(KV_LAYERS), sparse)
+    assert sparse.written() == real
+    for start in range(0, came.nbytes, 11):  # as pieces do, which begin and end anywhere
+        came[start : start + 11].put(sparse[start : start + 11].copy())
+    there = ModelledKv(KV_LAYERS, KV_BLOCKS, KV_BLOCK_TOKENS)
+    take(there, range(12, 20), range(KV_LAYERS), came)
+    assert there.last(range(12, 18), there.mask(range(KV_LAYERS)), ORIGIN) == STATES[5]
+    assert there.last(range(12, 20), there.mask(range(1, 3)), ORIGIN) == STATES[7]
+    assert there.last(range(12, 20), there.mask(range(1)), ORIGIN) is None

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from livescale.services.worker.engine.modelled_engine import export, take
 from livescale.services.worker.engine.modelled_kv import ModelledKv
-from livescale.services.worker.engine.modelled_memory import export, take
 from livescale.services.worker.engine.modelled_steps import STATE_BYTES, first_state, follow, follows
 
 LAYERS, BLOCKS, HOST_BLOCKS, BLOCK_TOKENS = 3, 5, 2, 4

@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from livescale.load.bench.roles import command as bench
-from livescale.load.bench.roles import loads
+from livescale.load.bench.roles import rows
 from livescale.load.kept import kept_model
 from tests.load.bench.bench_output import records_in
 
@@ -16,7 +16,7 @@ def test_it_measures_with_real_processes(tmp_path: Path, monkeypatch: pytest.Mon
     for name, value in (("SIZE", "small"), ("SWITCHES", 2)):
         monkeypatch.setattr(bench, name, value)
     for name, number in (("GAPS", 500), ("LONE", 2), ("BACK_TO_BACK", 6)):
-        monkeypatch.setattr(loads, name, number)
+        monkeypatch.setattr(rows, name, number)
     assert kept_model("small", print).exists()
     result = CliRunner().invoke(bench.roles, ["--repeats", "1"])
     lines = {line["case"]: line for line in records_in(result.stdout)}

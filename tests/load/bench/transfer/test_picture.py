@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from livescale.load.bench.record import measured
 from livescale.load.bench.transfer.command import transfer
-from livescale.load.bench.transfer.jobs import CarriedPlan
+from livescale.load.bench.transfer.fleet import CarriedPlan
 from livescale.load.bench.transfer.multicast import flat
 from livescale.load.bench.transfer.picture import draw_transfers
 from livescale.services.planner.plans.make_plan import make_plan

@@ -13,8 +13,7 @@ from livescale.load.simulate.seeds.evidence import (
     undisturbed,
     was_struck,
 )
-from livescale.load.simulate.seeds.faults import SeedFault, SeedFaultKind
-from livescale.load.simulate.seeds.history import Answer, History
+from livescale.load.simulate.seeds.history import Answer, History, SeedFault, SeedFaultKind
 from livescale.load.simulate.seeds.system import random_system
 from livescale.shared.bus.codec import encode
 from livescale.shared.messages.membership import LeaseChanged

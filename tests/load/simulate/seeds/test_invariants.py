@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from livescale.load.records import RequestRecord
 from livescale.load.simulate.event_log import LoggedEvent
 from livescale.load.simulate.seeds.evidence import undisturbed
-from livescale.load.simulate.seeds.faults import SeedFault
-from livescale.load.simulate.seeds.history import Answer, Delivered, History, LaidOut, Ran
+from livescale.load.simulate.seeds.history import Answer, Delivered, History, LaidOut, Ran, SeedFault
 from livescale.load.simulate.seeds.invariants import RULES, check
 from livescale.load.simulate.seeds.system import SeedSystem, random_system
 from livescale.shared.bus.codec import encode

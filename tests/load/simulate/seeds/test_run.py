@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from livescale.load.simulate.seeds.faults import SeedFault
+from livescale.load.simulate.seeds.history import SeedFault
 from livescale.load.simulate.seeds.run import play, played
 from livescale.load.simulate.seeds.system import kept, random_system
 

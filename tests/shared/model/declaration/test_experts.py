@@ -9,7 +9,7 @@ import transformers
 from msgspec.structs import replace
 
 from livescale.services.host.checkpoint import Checkpoint, open_checkpoint
-from livescale.shared.messages.experts import Experts
+from livescale.shared.messages.layers import Experts
 from livescale.shared.model.checkpoint import CheckpointError
 from livescale.shared.model.declaration.config_file import ConfigFile
 from livescale.shared.model.declaration.experts import read_experts

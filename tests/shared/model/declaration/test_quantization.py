@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from livescale.shared.messages.experts import Experts
+from livescale.shared.messages.layers import Experts
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
 from livescale.shared.messages.quantization import Packing, Quantization
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile

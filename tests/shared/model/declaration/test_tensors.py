@@ -1,4 +1,4 @@
-"""The tensors of a model, from its configuration alone."""
+"""The tensors of a model, from its configuration alone, and where a checkpoint has each parameter."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.shared.messages.experts import Experts
+from livescale.shared.messages.layers import Experts
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
-from livescale.shared.model.declaration.tensors import EMBEDDING, HEAD, SCORE, Parameter, model_parameters
+from livescale.shared.model.declaration.tensors import EMBEDDING, HEAD, SCORE, Parameter, Source, model_parameters
 
 
 def config(**fields: Any) -> ModelConfig:
@@ -117,3 +117,18 @@ def test_experts_are_one_tensor_of_each_kind() -> None:
     assert found["model.layers.0.mlp.experts.up_proj.weight"].shape == [6, 24, 32]
     assert found["model.layers.0.mlp.experts.down_proj.weight"].shape == [6, 32, 24]
     assert "model.layers.0.mlp.up_proj.weight" not in found
+
+
+def test_rows_of_several_parameters_add_up_in_one_tensor() -> None:
+    first, second = Source("qkv", 0, 6), Source("qkv", 6, 2)
+    assert second.stored_shape([2, 5], first.stored_shape([6, 5], None)) == [8, 5]
+    assert first.stored_shape([6, 5], second.stored_shape([2, 5], None)) == [8, 5]
+
+
+def test_outputs_of_a_transposed_matrix_are_columns() -> None:
+    first, second = Source("c_attn", 0, 6, transposed=True), Source("c_attn", 6, 2, transposed=True)
+    assert second.stored_shape([2, 5], first.stored_shape([6, 5], None)) == [5, 8]
+
+
+def test_a_bias_has_one_dimension() -> None:
+    assert Source("bias", 3, 4).stored_shape([4], [3]) == [7]

@@ -3,7 +3,7 @@
 from opentelemetry.trace import StatusCode
 
 from livescale.services.router.effects import AdmitTo, FinishRequest
-from livescale.services.router.spans import RouterSpans
+from livescale.services.router.metrics import RouterSpans
 from livescale.shared.process.otlp import span_context
 from livescale.shared.process.spans import scale_traceparent
 from livescale.shared.process.telemetry import Telemetry

@@ -8,7 +8,7 @@ import torch
 from msgspec.structs import replace
 
 from livescale.services.host.checkpoint import open_checkpoint
-from livescale.services.host.routers import quantized_shapes, read_router, router_packing
+from livescale.services.host.find_parameters import quantized_shapes, read_router, router_packing
 from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.messages.quantization import Packing, Quantization
 from livescale.shared.model.checkpoint import load_model_config

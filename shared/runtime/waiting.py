@@ -1,11 +1,13 @@
-"""What senders wait for: a change by another task, a block that becomes ready, or their turn.
+"""What tasks wait for: a change by another task, a block that becomes ready, their turn, or several coroutines that
+succeed or fail as one.
 
 Where a schedule has steps, all the flows of a sender together send one block in each (LambdaScale 4.2).
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
+from typing import TypeVar
 
 
 class Changes:
@@ -80,3 +82,17 @@ class Turns:
     async def reached(self, step: int) -> None:
         while any(other < step for left in self._left.values() for other in left):
             await self._changed.wait()
+
+
+T = TypeVar("T")
+
+
+async def together(*work: Coroutine[None, None, T]) -> list[T]:
+    """Run all coroutines to their ends, and return what they returned, in their order. When one fails the others are
+    cancelled, and its error alone is raised."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(one) for one in work]
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
+    return [task.result() for task in running]

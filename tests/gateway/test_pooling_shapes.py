@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from livescale.services.gateway.pooling_bodies import EmbeddingRequest, PoolingRequest, RerankRequest, ScoreRequest
+from livescale.services.gateway.pooling_shapes import EmbeddingRequest, PoolingRequest, RerankRequest, ScoreRequest
 
 
 @pytest.mark.parametrize("input", ["a", ["a", "b"], [1, 2, 3], [[1, 2], [3]]])
