@@ -13,6 +13,7 @@ from livescale.shared.bus.contract import Refusal
 from livescale.shared.links.contract import Buffer, Link, LinkError, Views
 from livescale.shared.messages.transfers import Send
 from livescale.shared.process.run import World
+from livescale.shared.runtime.moving_deadline import MovingDeadline
 from livescale.shared.runtime.together import together
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import (
@@ -51,14 +52,14 @@ async def send_chunks(
     done, turns, order = asyncio.Event(), turns or Turns(), steps or {}
 
     async def lane(chunks: tuple[Chunk, ...]) -> None:
-        async with asyncio.timeout(None) as deadline:  # one for all: making one costs more than handing a chunk over
+        async with MovingDeadline() as deadline:  # one for all: making one costs more than handing a chunk over
             for chunk in chunks:
                 step = order.get(chunk.block)
                 if step is not None:
                     await turns.reached(step)
-                deadline.reschedule(now() + patience)
+                deadline.move(now() + patience)
                 await wait_here(chunk)
-                deadline.reschedule(None)
+                deadline.move(None)
                 buffer = Buffer(memoryview(TOLD)) if chunk.block in wanted.mapped else end.copy.buffer(chunk)
                 await peer.send(end.tag(chunk), buffer, timeout=patience)
                 if step is not None:
