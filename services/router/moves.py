@@ -36,6 +36,11 @@ class Moves:
         elif report.rank == 0:
             self._not_before.setdefault(report.id, {})
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no worker gives requests away."""
+        return not self._not_before
+
     def due(self, now: float, waits: Callable[[str], bool], splits: Callable[[str], bool]) -> list[MoveRequest]:
         """Begin moves. They wait while a request `waits` for an instance of the model, and what prefills gives nothing
         away unless its model `splits` requests."""

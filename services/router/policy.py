@@ -192,7 +192,10 @@ class RouterPolicy:
     def dispatch(self, now: float) -> list[Effect]:
         """Admit what has room. Called after every event."""
         effects: list[Effect] = []
-        for model in sorted(model for model, queue in self._queues.items() if queue):
+        waiting = [model for model, queue in self._queues.items() if queue]
+        if not waiting and self._moves.is_empty:  # as at nearly all heartbeats
+            return effects
+        for model in sorted(waiting):
             queue = self._queues[model]
             while queue:
                 effect = self._place(queue.head(), now)

@@ -12,6 +12,8 @@ from livescale.shared.simulation.virtual_time import VirtualTimeLoop
 
 MOST_WAYS = 10_000  # of which it is known when their last message arrives, where no more are in use
 
+Latest = dict[Hashable, float]  # when the last message arrives, by listener
+
 
 class DelayedDeliveries:
     """Delays messages, by the machine's time: it does not matter to those on their way whether their sender sleeps.
@@ -20,43 +22,57 @@ class DelayedDeliveries:
     """
 
     def __init__(self) -> None:
-        self._latest: dict[Hashable, float] = {}  # when the last message of each way arrives; old ones until forgotten
-        self._before_forgetting = MOST_WAYS  # messages
+        # By sender and subject, when the last message to each listener arrives; old ones until forgotten.
+        self._latest: dict[Hashable, dict[Hashable, float]] = {}
+        self._most = MOST_WAYS  # before old ones are forgotten
         self._loop: Any = None  # of virtual time or not
         self._is_virtual = False
 
-    def add_all(self, times: Sequence[float], arrive: Callable[[], None], way: Hashable = None) -> None:
+    def ways(self, sender: Hashable, subject: str) -> Latest:
+        """When the last message that `sender` sent on `subject` arrives, by listener; for `add_all`."""
+        key = sender, subject
+        found = self._latest.get(key)
+        if found is None:
+            if len(self._latest) >= self._most:
+                self._forget()
+            found = self._latest[key] = {}
+        return found
+
+    def add_all(
+        self, times: Sequence[float], arrive: Callable[[], None], ways: Latest | None = None, listener: Hashable = None
+    ) -> None:
         """Call `arrive` after each of so many seconds. The first is not before what was added earlier for the same
-        `way`; copies are on none."""
-        loop = self._loop
-        if loop is None:  # asking for it each time is a system call
-            loop = self._loop = asyncio.get_running_loop()
-            self._is_virtual = isinstance(loop, VirtualTimeLoop)
-        now: float = loop.now if self._is_virtual else loop.time()
+        listener of these `ways`; copies are on none."""
+        now = self._now()
         for seconds in times:
-            latest = -inf if way is None else self._latest.get(way, -inf)
+            latest = -inf if ways is None else ways.get(listener, -inf)
             if seconds <= 0 and latest < now:
                 arrive()
-                way = None
+                ways = None
                 continue
             at = now + seconds
             if at < latest:
                 at = latest
-            if way is not None:
-                self._latest[way] = at
-                self._before_forgetting -= 1
-                if not self._before_forgetting:
-                    self._forget(now)
-                way = None
+            if ways is not None:
+                ways[listener] = at
+                ways = None
             if self._is_virtual:
-                loop.call_in_no_process(at, arrive)
+                self._loop.call_in_no_process(at, arrive)
             else:
-                loop.call_at(at, arrive)
+                self._loop.call_at(at, arrive)
 
-    def _forget(self, now: float) -> None:
+    def _now(self) -> float:
+        if self._loop is None:  # asking for it each time is a system call
+            self._loop = asyncio.get_running_loop()
+            self._is_virtual = isinstance(self._loop, VirtualTimeLoop)
+        now: float = self._loop.now if self._is_virtual else self._loop.time()
+        return now
+
+    def _forget(self) -> None:
         """Forget the ways on which everything has arrived."""
-        self._latest = {way: at for way, at in self._latest.items() if at >= now}
-        self._before_forgetting = max(MOST_WAYS, len(self._latest))
+        now = self._now()
+        self._latest = {key: ways for key, ways in self._latest.items() if max(ways.values(), default=inf) >= now}
+        self._most = max(MOST_WAYS, 2 * len(self._latest))
 
 
 class LocalKeyValue:

@@ -57,6 +57,11 @@ class FairFlows:
         """A flow over these links, with nothing to send yet."""
         return FairFlow(path, [self._resources.setdefault(one, SharedResource(one.rate)) for one in path])
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all rates are those of now."""
+        return not self._changed
+
     def passed(self, flow: FairFlow, start: float, end: float, size_bytes: float) -> None:
         """Called with the bytes that a flow has sent at one rate, between two times."""
 

@@ -5,9 +5,10 @@ while a process is stopped, as a network card does with what it has been given.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextvars import Context
 from functools import partial
+from typing import Any
 
 from livescale.shared.links.contract import Link, Peer
 from livescale.shared.links.shaping import PacedLink, PacedPeer, PeerRoutes
@@ -43,8 +44,8 @@ class FairShares:
             raise
 
     def _settle_soon(self) -> None:
-        """Deal rates once, after all that happens at this moment."""
-        if not self._settles:
+        """Deal rates once, after all that happens at this moment, if anything in it changes them."""
+        if not (self._settles or self.flows.is_settled):
             self._settles = True
             asyncio.get_running_loop().call_soon(self._settle, context=self._nowhere)
 
@@ -65,8 +66,7 @@ class FairShares:
         del self._timers[flow]
         self.flows.end(flow).through()
         self._arm(flow)
-        if not flow.messages:
-            self._settle_soon()
+        self._settle_soon()
 
 
 def _end(passing: "asyncio.Future[None]") -> None:
@@ -82,8 +82,8 @@ class FairPeer(PacedPeer):
         self._flow = flow
         self._shares = shares
 
-    async def pass_links(self, size_bytes: int) -> None:
-        await self._shares.carry(self._flow, size_bytes)
+    def pass_links(self, size_bytes: int) -> Coroutine[Any, Any, None]:
+        return self._shares.carry(self._flow, size_bytes)
 
 
 class FairLink(PacedLink[FairPeer]):

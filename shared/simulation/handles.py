@@ -135,31 +135,31 @@ class VirtualTimer(asyncio.TimerHandle):
 
 
 class MachineTimer:
-    """A callback at a time of the machine, outside of all processes and contexts. It cannot be cancelled. The loop
-    knows while it runs."""
+    """A callback at a time of the machine, outside of all processes and contexts, that is due with others. It cannot be
+    cancelled."""
 
-    __slots__ = ("_callback", "_loop", "_scheduled")
+    __slots__ = ("_callback", "_loop")
     _cancelled = False
 
     def __init__(self, callback: Callable[[], object], loop: TimerLoop) -> None:
         self._callback = callback
         self._loop = loop
-        self._scheduled = True
-
-    def __repr__(self) -> str:
-        return f"<MachineTimer {self._callback!r}>"
 
     def _run(self) -> None:
-        loop = self._loop
-        loop.at_machine_timer = True
-        try:
-            self._callback()
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001 whatever it is, the loop's handler tells of it
-            _tell(self, loop, error)
-        finally:
-            loop.at_machine_timer = False
+        run_message(self._callback, self._loop)
+
+
+def run_message(callback: Callable[[], object], loop: TimerLoop) -> None:
+    """Run a callback that is due by the machine's time. The loop knows while it runs."""
+    loop.at_machine_timer = True
+    try:
+        callback()
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001 whatever it is, the loop's handler tells of it
+        _tell(callback, loop, error)
+    finally:
+        loop.at_machine_timer = False
 
 
 def _tell(handle: object, loop: TimerLoop, error: BaseException) -> None:

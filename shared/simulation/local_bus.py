@@ -104,10 +104,10 @@ class LocalBroker:
         chosen = self.routes.choose(subject)
         if not self.lose(subject):
             add_all, deliver, usual = self.arrivals.add_all, self._deliver, self.delays
+            ways = None if sender is None else self.arrivals.ways(sender, subject)
             for listener in chosen:
-                way = None if sender is None else (sender, subject, listener)
                 arrive = partial(deliver, listener, subject, data, headers, reply)
-                add_all((delays or listener.delays or usual)(subject), arrive, way)
+                add_all((delays or listener.delays or usual)(subject), arrive, ways, listener)
         return len(chosen)
 
     def _deliver(

@@ -61,6 +61,10 @@ class SparseMemory:
 
     def write(self, start: int, stop: int, extents: Sequence[Extent]) -> None:
         """Put `extents`, counted from `start`, in the place of what lies between."""
+        if self._follows(start, extents):
+            longer = self._extents[-1]
+            self._extents[-1] = Extent(longer.start, start + extents[0].stop, longer.content, longer.origin)
+            return
         # Neighbours that touch it are looked at too: parts that follow each other become one.
         first = bisect_left(self._extents, start, key=_stop)
         last = bisect_right(self._extents, stop, key=_start)
@@ -69,6 +73,18 @@ class SparseMemory:
         after = [_from(each, max(each.start, stop)) for each in near if each.stop > stop]
         new = [Extent(start + each.start, start + each.stop, each.content, each.origin) for each in extents]
         self._extents[first:last] = _joined([*before, *new, *after])
+
+    def _follows(self, start: int, extents: Sequence[Extent]) -> bool:
+        """Whether what is to be written from `start` on makes the last extent longer, as nearly all chunks do."""
+        if len(extents) != 1 or not self._extents:
+            return False
+        last, more = self._extents[-1], extents[0]
+        return (
+            last.stop == start
+            and more.start == 0
+            and last.content == more.content
+            and last.origin + last.stop - last.start == more.origin
+        )
 
 
 class SparseBytes(DeviceBytes):

@@ -18,8 +18,7 @@ from itertools import count
 from selectors import BaseSelector
 from typing import Any, TypeVar, TypeVarTuple, cast
 
-from livescale.shared.runtime.clock import RunningClock
-from livescale.shared.simulation.handles import MachineTimer, VirtualHandle, VirtualTimer, process_of
+from livescale.shared.simulation.handles import MachineTimer, VirtualHandle, VirtualTimer, process_of, run_message
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -71,7 +70,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.at_machine_timer = False
         self._numbers = count()
         self._timers: list[tuple[float, int, Any]] = []  # thousands
-        self._machine_timers: list[tuple[float, int, Any]] = []  # few at a time, but nearly all: messages on their way
+        # Few at a time, but nearly all: messages on their way.
+        self._machine_timers: list[tuple[float, int, Callable[[], object]]] = []
         super().__init__()
 
     @property
@@ -97,17 +97,20 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         context = copy_context() if context is None else context
         timer = VirtualTimer(when, callback, args, self, context)
         process = context.get(process_of) if self.slept else None
-        self.arm(timer, when if process is None else when + process.away)
+        at = when if process is None else when + process.away
+        heappush(self._timers, (at, next(self._numbers), timer))  # as `arm`, without a call
+        timer._scheduled = True
         return timer
 
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        now = self.time() if self.slept else self.now
+        return self.call_at(now + delay, callback, *args, context=context)
 
     def call_in_no_process(self, when: float, callback: Callable[[], object]) -> None:
         """Call at this time of the machine, whatever becomes of the process that asks for it."""
-        heappush(self._machine_timers, (when, next(self._numbers), MachineTimer(callback, self)))
+        heappush(self._machine_timers, (when, next(self._numbers), callback))
 
     def arm(self, timer: VirtualTimer, at: float) -> None:
         """Let a timer fire at this time of the machine."""
@@ -146,9 +149,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
         This is the turn of every event loop, but that it jumps where they sleep.
         """
-        timers, ready = self._timers, self._ready
+        timers, machine_timers, ready = self._timers, self._machine_timers, self._ready
         while True:
-            self._run_messages()
+            if machine_timers and not ready:
+                self._run_messages()
             while timers and timers[0][2]._cancelled:
                 heappop(timers)
                 self._timer_cancelled_count -= 1
@@ -158,18 +162,24 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
                 self._look_at_threads()
             elif not ready and not self._stopping:
                 self._jump()
-            end = self.now + self._clock_resolution
-            while (first := self._first()) and first[0][0] < end:
-                timer = heappop(first)[2]
-                timer._scheduled = False
-                ready.append(timer)
-                del timer  # it ends with its turn, and what it holds
+            self._take_due()
             for _ in range(len(ready)):
                 if not (handle := ready.popleft())._cancelled:
                     handle._run()
                 del handle
             if self._stopping:
                 return
+
+    def _take_due(self) -> None:
+        """Make all timers ready that are due, in their order."""
+        timers, end = self._timers, self.now + self._clock_resolution
+        while (first := self._first()) and first[0][0] < end:
+            due = heappop(first)[2]
+            if first is timers:
+                due._scheduled = False
+                self._ready.append(due)
+            else:
+                self._ready.append(MachineTimer(due, self))
 
     def _run_messages(self) -> None:
         """Run machine timers, each in a turn of its own, while nothing else is ready or due with them.
@@ -189,7 +199,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
                 heappush(machine_timers, first)
                 return
             self.now = now
-            first[2]._run()
+            run_message(first[2], self)
             del first  # it ends with its turn, and what it holds
 
     def _first(self) -> list[Any]:
@@ -238,17 +248,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def _thread_done(self, _: asyncio.Future[Any]) -> None:
         self.in_threads -= 1
-
-
-class VirtualClock(RunningClock):
-    """The clock of simulated processes: wall time follows the loop as well, which shows zero at `epoch`."""
-
-    def __init__(self, epoch: float) -> None:
-        super().__init__()
-        self._epoch = epoch
-
-    def wall(self) -> float:
-        return self._epoch + self.now() + self.away
 
 
 def _end(future: asyncio.Future[T], result: T) -> None:

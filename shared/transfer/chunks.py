@@ -1,6 +1,7 @@
 """Chunks, the unit in which blocks are moved: their sizes, their tags, and which of them are here. Pure."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -54,6 +55,12 @@ def cut(sizes: Sequence[int], chunk_bytes: int) -> tuple[Chunk, ...]:
     """Cut blocks of these sizes into chunks, in the order of sending. Raises ValueError."""
     if chunk_bytes <= 0:
         raise ValueError(f"chunk_bytes must be positive, not {chunk_bytes}")
+    return _cut(tuple(sizes), chunk_bytes)
+
+
+@lru_cache(maxsize=64)
+def _cut(sizes: tuple[int, ...], chunk_bytes: int) -> tuple[Chunk, ...]:
+    """Chunks are never changed, so copies of a model share them."""
     spans = ((block, offset) for block, size in enumerate(sizes) for offset in range(0, size, chunk_bytes))
     return tuple(
         Chunk(number, block, offset // chunk_bytes, offset, min(chunk_bytes, sizes[block] - offset))

@@ -16,6 +16,7 @@ from livescale.shared.links.link_path import MAPPED, LinkPath
 from livescale.shared.memory.segment import Segment
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Inflow
+from livescale.shared.runtime.moving_deadline import MovingDeadline
 from livescale.shared.runtime.waiting import together
 from livescale.shared.transfer.arrivals import ChunkArrivals
 from livescale.shared.transfer.chunks import Chunk, select
@@ -212,23 +213,19 @@ class BlockReceiver:
                 buffer = Buffer(memoryview(bytearray(TOLD))) if is_shared else self._copy.buffer(chunk)
                 await peer.receive(end.tag(chunk), buffer, timeout=LONG_SECONDS)
                 timeout.moved(now())
-                wait_longer()
+                deadline.move(timeout.due)
                 self._arrived(chunk, end.ticket, is_shared)
                 self._events.moved(MAPPED if is_shared else peer.path, chunk.size)
 
         def heard() -> None:
             timeout.restart(now())
-            wait_longer()
-
-        def wait_longer() -> None:
-            if not deadline.expired():
-                deadline.reschedule(timeout.due)
+            deadline.move(timeout.due)
 
         peer = await end.connect(self._link)
         self._events.path(end.other.id, MAPPED if mapped else peer.path)
         timeout = AdaptiveTimeout(self._copy.timeouts, RECEIVES, now())
         try:
-            async with AsyncExitStack() as undo, asyncio.timeout_at(timeout.due) as deadline:
+            async with AsyncExitStack() as undo, MovingDeadline(timeout.due) as deadline:
                 undo.push_async_callback(peer.close)  # the sender learns at once that we take nothing more
                 wanted = self.arrivals.claim(chunks, end.ticket)
                 await end.ask(peer, ChunkRequest(wanted, mapped))

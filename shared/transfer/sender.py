@@ -16,6 +16,7 @@ from livescale.shared.process.otlp import SpanWriter
 from livescale.shared.process.run import World
 from livescale.shared.process.spans import TimedSpan
 from livescale.shared.runtime.clock import Clock
+from livescale.shared.runtime.moving_deadline import MovingDeadline
 from livescale.shared.runtime.waiting import BlocksLost, Turns, together
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import (
@@ -88,14 +89,14 @@ async def send_chunks(
     done, turns, order = asyncio.Event(), turns or Turns(), steps or {}
 
     async def lane(chunks: tuple[Chunk, ...]) -> None:
-        async with asyncio.timeout(None) as deadline:  # one for all: making one costs more than handing a chunk over
+        async with MovingDeadline() as deadline:  # one for all: making one costs more than handing a chunk over
             for chunk in chunks:
                 step = order.get(chunk.block)
                 if step is not None:
                     await turns.reached(step)
-                deadline.reschedule(now() + patience)
+                deadline.move(now() + patience)
                 await wait_here(chunk)
-                deadline.reschedule(None)
+                deadline.move(None)
                 buffer = Buffer(memoryview(TOLD)) if chunk.block in wanted.mapped else end.copy.buffer(chunk)
                 await peer.send(end.tag(chunk), buffer, timeout=patience)
                 if step is not None:

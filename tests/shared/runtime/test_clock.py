@@ -17,6 +17,7 @@ from livescale.shared.runtime.clock import (
     seconds_away,
 )
 from livescale.shared.simulation import virtual_time
+from livescale.shared.simulation.virtual_clock import VirtualClock
 from tests.clocks import LoopClock
 
 
@@ -33,7 +34,7 @@ async def test_every_clock_goes_forward_and_knows_the_time_of_day() -> None:
 
 def test_virtual_time_is_the_loops_and_its_wall_begins_at_the_epoch() -> None:
     async def main() -> None:
-        loop_clock, running = LoopClock(epoch=1_000_000.0), virtual_time.VirtualClock(epoch=1_000_000.0)
+        loop_clock, running = LoopClock(epoch=1_000_000.0), VirtualClock(epoch=1_000_000.0)
         clocks: tuple[Clock, ...] = (loop_clock, running, RunningClock())
         begun = [clock.now() for clock in clocks]
         await asyncio.sleep(3_600)

@@ -72,3 +72,8 @@ def test_tags_differ_where_their_parts_do_and_have_64_bits(one: tuple[int, ...],
 def test_parts_that_do_not_fit_a_tag_are_refused(parts: tuple[int, int, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"{message} does not fit"):
         chunk_tag(*parts)
+
+
+def test_copies_of_one_model_share_their_chunks() -> None:
+    assert cut([5, 7], 3) is cut((5, 7), 3)
+    assert cut([5, 7], 3) != cut([7, 5], 3)

@@ -1,0 +1,64 @@
+"""A time limit that moves with nearly every event."""
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+
+class MovingDeadline:
+    """A time limit on what runs within it, as `asyncio.timeout_at` has one: at `due` the task is cancelled, and
+    TimeoutError raised. There is none while `due` is None.
+
+    A timer is set anew once it fires, not at every move: those are many, and each would cost more than the event that
+    it is for.
+    """
+
+    def __init__(self, due: float | None = None) -> None:
+        self._due = due
+        self._expired = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._cancelling = 0  # requests to cancel the task that were there before
+
+    def move(self, due: float | None) -> None:
+        """Have the time end at `due`, in the loop's time. One that has ended stays so."""
+        self._due = due
+        if due is not None and (self._timer is None or due < self._timer.when()):
+            self._arm(due)
+
+    def _arm(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._expired:
+            self._timer = asyncio.get_running_loop().call_at(due, self._look)
+
+    def _look(self) -> None:
+        """End the time, unless it has been moved since the timer was set."""
+        assert self._timer is not None
+        assert self._task is not None
+        was_due, self._timer = self._timer.when(), None
+        if self._due is None:
+            return
+        if self._due > was_due:
+            self._arm(self._due)
+        else:
+            self._expired = True
+            self._task.cancel()
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.current_task()
+        assert self._task is not None, "a coroutine runs in a task"
+        self._cancelling = self._task.cancelling()
+        self.move(self._due)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        # Another may have asked to cancel the task as well, who is to hear of it.
+        if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error
