@@ -26,8 +26,8 @@ static float scale_at(int64_t scales, const void *from, int64_t at) {
     uint32_t bits;
     if (scales == SCALES_E8M0)
         bits = (uint32_t)((const uint8_t *)from)[at] << 23;
-    else if (scales == SCALES_FLOAT32)
-        bits = ((const uint32_t *)from)[at];
+    else if (scales == SCALES_FLOAT32 || scales == SCALES_PANEL)
+        bits = ((const uint32_t *)from)[scales == SCALES_PANEL ? 0 : at];
     else if (scales == SCALES_BFLOAT16)
         bits = (uint32_t)((const bf16 *)from)[at] << 16;
     else {
@@ -44,11 +44,11 @@ static float scale_at(int64_t scales, const void *from, int64_t at) {
 
 static void read_group(const Packing *packing, const char *panel, const PackedBytes *bytes, int64_t group,
                        CodeGroup *made) {
-    int64_t scale_bytes = scale_size(packing->scales);
+    const char *scales = panel + group * scales_size(packing);
     const uint8_t *zeros = (const uint8_t *)panel + bytes->zeros + group * PANEL;
     float middle = packing->codes == INT4 ? 8.0f : packing->codes == INT8 ? 128.0f : 0.0f;
     for (int64_t i = 0; i < PANEL; i++) {
-        made->scale[2 * i] = made->scale[2 * i + 1] = scale_at(packing->scales, panel + group * PANEL * scale_bytes, i);
+        made->scale[2 * i] = made->scale[2 * i + 1] = scale_at(packing->scales, scales, i);
         made->zero[2 * i] = made->zero[2 * i + 1] = packing->zeros ? (float)zeros[i] : middle;
     }
 }
