@@ -101,13 +101,19 @@ ALWAYS void begin_unpacking(const Panel *panel, int64_t in, Unpacking *made) {
     made->group = made->pair = made->left = 0;
 }
 
-/* Reads the next group if none is left of the last one. Returns whether it has. */
-ALWAYS int read_next(Unpacking *from) {
+/* Goes on to the next group if nothing is left of the last one. Returns its number, else -1. */
+ALWAYS int64_t next_group(Unpacking *from) {
     if (from->left > 0 || 2 * from->pair >= from->in)
-        return 0;
-    read_group(from->packing, from->panel, &from->bytes, from->group++, &from->read);
+        return -1;
     from->left = from->packing->group / 2;
-    return 1;
+    return from->group++;
+}
+
+/* Reads the next group if nothing is left of the last one. */
+ALWAYS void read_next(Unpacking *from) {
+    int64_t number = next_group(from);
+    if (number >= 0)
+        read_group(from->packing, from->panel, &from->bytes, number, &from->read);
 }
 
 /* Notes that so many pairs of inputs were unpacked. */
@@ -135,6 +141,6 @@ ALWAYS void unpack_any_pair(Codes codes, const Unpacking *from, bf16 *to) {
 }
 
 #if LANES >= 8
-#include "unpack_avx2.h"
+#include "unpack_vectors.h"
 #endif
 #endif
