@@ -10,7 +10,7 @@ from livescale.services.worker.engine.matrices import CompiledLinear
 from livescale.services.worker.engine.parameters import CPU_SLAB_ROWS, TorchLinear, stable_silu, unpacked
 from livescale.shared.memory.arena import placed_bytes
 from livescale.shared.memory.device_arena import DeviceArena
-from livescale.shared.messages.quantization import Packing
+from livescale.shared.messages.quantization import Packing, ScaleType
 from tests.worker.engine.configs import CONFIGS
 from tests.worker.engine.greedy import are_greedy
 from tests.worker.engine.models import VARIANTS_HERE, Kind, checkpointed, kind, reference_logits
@@ -150,6 +150,13 @@ def test_denormal_and_huge_numbers_have_the_bits_that_they_have_in_bfloat16(way:
         packing = Packing(codes=codes, group=64, scales="float32")
         check_law(way.kernels, make_packed(packing, 192, 256, scale=scale))
     check_law(way.kernels, make_packed(Packing(codes="fp8", group=64, scales="float32-panel"), 192, 256, scale=scale))
+
+
+@pytest.mark.parametrize("way", COMPILED)
+@pytest.mark.parametrize("scales", ["bfloat16", "float32", "float32-panel"])
+def test_an_odd_number_of_inputs_may_be_one_group(scales: ScaleType, way: Kind) -> None:
+    assert way.kernels is not None
+    check_law(way.kernels, make_packed(Packing(codes="fp8", group=0, scales=scales), 130, 31))
 
 
 @pytest.mark.parametrize("way", COMPILED)

@@ -105,7 +105,7 @@ ALWAYS void begin_unpacking(const Panel *panel, int64_t in, Unpacking *made) {
 ALWAYS int64_t next_group(Unpacking *from) {
     if (from->left > 0 || 2 * from->pair >= from->in)
         return -1;
-    from->left = from->packing->group / 2;
+    from->left = (from->packing->group + 1) / 2; /* odd only if it is all of an odd number of inputs */
     return from->group++;
 }
 
