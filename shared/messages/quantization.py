@@ -18,8 +18,8 @@ class Packing(Message, frozen=True, kw_only=True):
 
     Codes are integers without a sign, or the bits of float8_e4m3fn or float4_e2m1fn; scales of e8m0 are the exponents
     of powers of two. So many consecutive inputs, a `group`, have a scale of their own for each output, or in
-    `float32-panel` for all outputs of a panel; a group of 0 is all inputs. Without `zeros`, zero is in the middle of the
-    integers.
+    `float32-panel` for all outputs of a panel; a group of 0 is all inputs. Without `zeros`, zero is in the middle of
+    the integers.
     """
 
     codes: Codes
