@@ -10,11 +10,11 @@
 
 #define FLOAT_VECTORS 8 /* of 16 floats: the codes of a pair of inputs for the 64 outputs of a panel */
 
-/* How codes become numbers. An integer code becomes the float 2^k + code when its bits are put among those of 2^k. Where
-   scales have at most 11 bits, all of (2^k + code) * scale - (2^k + zero) * scale is exact before it is rounded, so one
-   multiply-add makes the product that a subtraction and a multiplication make of other scales. INT8_MIDDLE is without
-   zeros: this is exact of smaller places as well, so that two vectors share words that were moved. FP8_SMALL is the way of
-   codes of which some may be denormal in FP8. */
+/* How codes become numbers. An integer code becomes the float 2^k + code when its bits are put among those of 2^k.
+   Where scales have at most 11 bits, all of (2^k + code) * scale - (2^k + zero) * scale is exact before it is rounded,
+   so one multiply-add makes the product that a subtraction and a multiplication make of other scales. INT8_MIDDLE is
+   without zeros: this is exact of smaller places as well, so that two vectors share words that were moved. FP8_SMALL is
+   the way of codes of which some may be denormal in FP8. */
 typedef enum { INT4_SHORT, INT4_LONG, INT8_SHORT, INT8_MIDDLE, INT8_LONG, FP8_CODES, FP4_CODES, FP8_SMALL } Way;
 
 /* The place of a code in a float, and 2^k there. */
@@ -193,7 +193,7 @@ MULTIPLY_FEW(FP8_CODES)
 MULTIPLY_FEW(FP4_CODES)
 
 static Multiply *const few[][FEW_ROWS] = {NAMES(INT4_SHORT), NAMES(INT4_LONG), NAMES(INT8_SHORT), NAMES(INT8_MIDDLE),
-                                          NAMES(INT8_LONG),  NAMES(FP8_CODES), NAMES(FP4_CODES)};
+                                          NAMES(INT8_LONG), NAMES(FP8_CODES), NAMES(FP4_CODES)};
 
 void multiply_packed_panel(Means means, const Linear *linear, const Panel *panel, const Rows *rows, int64_t count) {
     if (means == FMA && multiply_packed_by_fma(linear, panel, rows, count))
