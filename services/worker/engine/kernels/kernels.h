@@ -32,7 +32,8 @@ typedef enum { SCALES_BFLOAT16, SCALES_FLOAT32, SCALES_FLOAT16, SCALES_E8M0, SCA
    unless the matrix has `zeros`.
 
    A panel is `[group, 64]` scales, or `[group]` of them with zeros up to a multiple of 64 bytes where its outputs share
-   them, then `[group, 64]` zeros of a byte each if there are any, then the codes of each pair of inputs. These are words of 32 bits, `[word, 16 lanes]`: field `f` of word `w` of lane `l` is the code of output
+   them, then `[group, 64]` zeros of a byte each if there are any, then the codes of each pair of inputs. These are words
+   of 32 bits, `[word, 16 lanes]`: field `f` of word `w` of lane `l` is the code of output
    `8 * (w * fields + f) + l / 2` and input `l % 2` of the pair. The lowest bits are field 0. */
 typedef struct {
     int64_t codes, group, scales, zeros;
