@@ -40,6 +40,7 @@ FP8_VALUES = np.ldexp(  # the number of each code; those that are none are refus
 ).astype(np.float32)
 LARGEST = 3.38e38  # of bfloat16
 LARGEST_FP8_SCALE = 128.0
+LARGEST_CODE = 65_791.0  # of integers, with what kernels add to them before they multiply
 LEAST_SCALE = 2.0**-126  # a smaller number is denormal in float32
 
 
@@ -195,7 +196,7 @@ class QuantizedReader:
 
     def _check(self, module: str, packing: Packing, made: Coded) -> None:
         """Refuse numbers that are none, or too large or too small for the kernels to be exact."""
-        bad, largest = False, 255.0
+        bad, largest = False, LARGEST_CODE
         if packing.codes == "fp8":
             bad, largest = bool((made.codes & NOT_A_NUMBER == NOT_A_NUMBER).any()), 448.0
         if packing.codes == "fp4":

@@ -7,7 +7,7 @@ from msgspec import Meta
 from livescale.shared.messages.message import Count, Message, Name
 
 Codes = Literal["int4", "int8", "fp8", "fp4"]
-ScaleType = Literal["bfloat16", "float32", "float16", "e8m0"]
+ScaleType = Literal["bfloat16", "float32", "float16", "e8m0", "float32-panel"]
 # Who wrote a checkpoint: compressed-tensors in its packed form and in others, AutoGPTQ and those after it in either
 # version, AutoAWQ, the FP8 of DeepSeek and Qwen3, and the MXFP4 of gpt-oss.
 StoredAs = Literal["packed", "plain", "gptq", "gptq_v2", "awq", "fp8", "mxfp4"]
@@ -17,8 +17,9 @@ class Packing(Message, frozen=True, kw_only=True):
     """How a matrix is packed. A number is (code - zero) * scale in float32, rounded once to bfloat16.
 
     Codes are integers without a sign, or the bits of float8_e4m3fn or float4_e2m1fn; scales of e8m0 are the exponents
-    of powers of two. So many consecutive inputs, a `group`, have a scale
-    of their own for each output; 0 is all inputs. Without `zeros`, zero is in the middle of the integers.
+    of powers of two. So many consecutive inputs, a `group`, have a scale of their own for each output, or in
+    `float32-panel` for all outputs of a panel; a group of 0 is all inputs. Without `zeros`, zero is in the middle of
+    the integers.
     """
 
     codes: Codes

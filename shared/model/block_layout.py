@@ -16,6 +16,7 @@ from math import prod
 from livescale.shared.messages.parameters import Block, DType, Layout, ModelConfig, Tensor
 from livescale.shared.model.declaration.tensors import EXPANDING, LOOKED_UP, Shapes, model_parameters, own_dtype
 from livescale.shared.model.packed.form import WEIGHT, packed_bytes, packing_of
+from livescale.shared.model.packed.shared_scales import share_scales, with_shared_scales
 from livescale.shared.model.sharding import shard_config
 
 ALIGNMENT = 64
@@ -68,7 +69,7 @@ def shard_layouts(
     """The blocks of rank `shard` out of `shards`, in order, counted from 0."""
     shapes = block_shapes(shard_config(config, shard, shards))
     rank = f" of rank {shard}" if shards > 1 else ""
-    pack = partial(_pack, config, dtype=dtype, layout=layout)
+    pack = partial(_pack, config, dtype=dtype, layout=layout, shares=share_scales(config, shapes))
     return tuple(pack(index, name + rank, shapes[name]) for index, name in enumerate(shapes))
 
 
@@ -77,11 +78,15 @@ def block_shapes(config: ModelConfig) -> dict[str, Shapes]:
     return {block: {one.name: one.shape for one in tensors} for block, tensors in model_parameters(config).items()}
 
 
-def _pack(config: ModelConfig, index: int, name: str, shapes: Shapes, *, dtype: DType, layout: Layout) -> BlockLayout:
+def _pack(
+    config: ModelConfig, index: int, name: str, shapes: Shapes, *, dtype: DType, layout: Layout, shares: bool
+) -> BlockLayout:
     tensors = []
     end = 0
     for tensor, shape in shapes.items():
         packing = packing_of(config.quantization, tensor)
+        if packing is not None and shares:
+            packing = with_shared_scales(packing)
         own: Layout = layout if dtype == "bfloat16" and packing is None and _fills_panels(tensor, shape) else "plain"
         placed = Tensor(name=tensor, shape=shape, offset=end, layout=own, packing=packing, dtype=own_dtype(tensor))
         tensors.append(placed)

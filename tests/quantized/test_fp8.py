@@ -42,13 +42,15 @@ def packed_by_transformers(to: Path, family: Family, config: FineGrainedFP8Confi
 
 
 @pytest.mark.parametrize(
-    ("family", "rows"), [("qwen2", 16), ("qwen2", 32), ("mixtral", 32), ("qwen3_moe", 16), ("deepseek_v3", 16)]
+    ("family", "rows"),
+    [("qwen2", 16), ("qwen2", 32), ("qwen2", 64), ("mixtral", 32), ("qwen3_moe", 16), ("deepseek_v3", 16)],
 )
 def test_every_number_is_the_one_that_transformers_reads(tmp_path: Path, family: Family, rows: int) -> None:
     config = FineGrainedFP8Config(weight_block_size=(rows, 32))
     packed, wide = (all_tensors(read(one, layout="plain")) for one in packed_by_transformers(tmp_path, family, config))
     assert packed.keys() == wide.keys()
-    small = {name for name, one in packed.items() if isinstance(one, PackedMatrix)}
-    assert small == {name for name in packed if "_proj" in name and name.endswith(".weight")}
+    small = {name: one for name, one in packed.items() if isinstance(one, PackedMatrix)}
+    assert {one.packing.scales for one in small.values()} == {"float32-panel" if rows == 64 else "float32"}
+    assert small.keys() == {name for name in packed if "_proj" in name and name.endswith(".weight")}
     for name, tensor in packed.items():
         assert torch.equal(unpacked(tensor), wide[name]), name

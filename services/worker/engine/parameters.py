@@ -11,17 +11,26 @@ from livescale.shared.memory.devices import CPU
 from livescale.shared.messages.parameters import Block, DType, Tensor
 from livescale.shared.messages.quantization import Codes, Packing, ScaleType
 from livescale.shared.model.block_layout import PANEL_ROWS, tensor_bytes
-from livescale.shared.model.packed.form import CODE_BITS, MIDDLES, PANEL_OUTPUTS, group_count, group_of, panel_parts
+from livescale.shared.model.packed.form import (
+    CODE_BITS,
+    MIDDLES,
+    PANEL_OUTPUTS,
+    group_count,
+    group_of,
+    panel_parts,
+    scales_of_group,
+)
 from livescale.shared.model.sharding import ShardSlice
 
 # As kernels.h numbers them.
 CODES: dict[Codes, int] = {"int4": 1, "int8": 2, "fp8": 3, "fp4": 4}
-SCALES: dict[ScaleType, int] = {"bfloat16": 0, "float32": 1, "float16": 2, "e8m0": 3}
+SCALES: dict[ScaleType, int] = {"bfloat16": 0, "float32": 1, "float16": 2, "e8m0": 3, "float32-panel": 4}
 SCALE_TYPES: dict[ScaleType, torch.dtype] = {
     "bfloat16": torch.bfloat16,
     "float32": torch.float32,
     "float16": torch.float16,
     "e8m0": torch.float8_e8m0fnu,
+    "float32-panel": torch.float32,
 }
 FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 NOT_PACKED = (0, 0, 0, 0)
@@ -92,7 +101,9 @@ def unpacked(tensor: torch.Tensor) -> torch.Tensor:
     panels = tensor.as_subclass(torch.Tensor).view(-1, sum(parts))
     scales, zeros, codes = torch.split_with_sizes(panels, parts, dim=1)
     groups = group_count(packing, inputs)
-    scale = by_output(scales.contiguous().view(SCALE_TYPES[packing.scales]).view(-1, groups, PANEL_OUTPUTS)).float()
+    each = scales_of_group(packing)
+    stored = scales.contiguous().view(SCALE_TYPES[packing.scales])[:, : groups * each].view(-1, groups, each)
+    scale = by_output(stored.expand(-1, -1, PANEL_OUTPUTS)).float()
     numbers = _codes(codes, CODE_BITS[packing.codes])[:, :inputs].contiguous()
     if packing.codes == "fp4":
         wide = torch.tensor(FP4_VALUES, device=tensor.device)[numbers.long()]

@@ -119,6 +119,8 @@ def _awq(values: CheckedKeys) -> ModulePackings:
         raise values.fail("version", f"is {version!r}; 4 bits in the form of gemm are supported")
     group = group_inputs(values, values.whole("group_size", values.whole("q_group_size", 128)))
     packing = Packing(codes="int4", group=group, scales="float16", zeros=True)
+    # AutoAWQ, which writes these files, leaves out every matrix whose name contains one of these, so that `gate` leaves
+    # out gate_proj as well. vLLM and SGLang read them so; transformers takes whole parts of names.
     left = values.names("modules_to_not_convert")
     wanted: Finds = lambda module: is_in_a_layer(module) and not any(name in module for name in left)  # noqa: E731
     return ModulePackings("awq", lambda module: packing if wanted(module) else None)

@@ -8,7 +8,8 @@ from livescale.shared.messages.quantization import Codes, Packing, Quantization,
 
 PANEL_OUTPUTS, PANEL_INPUTS = 64, 32
 CODE_BITS: dict[Codes, int] = {"int4": 4, "int8": 8, "fp8": 8, "fp4": 4}
-SCALE_BYTES: dict[ScaleType, int] = {"bfloat16": 2, "float32": 4, "float16": 2, "e8m0": 1}
+SCALE_BYTES: dict[ScaleType, int] = {"bfloat16": 2, "float32": 4, "float16": 2, "e8m0": 1, "float32-panel": 4}
+ALIGNMENT = 64  # of the parts of a panel, a cache line
 # The code of zero, where a matrix has no zeros of its own.
 MIDDLES: dict[Codes, int] = {"int4": 8, "int8": 128, "fp8": 0, "fp4": 0}
 LAYERS, WEIGHT = "model.layers.", ".weight"
@@ -34,10 +35,17 @@ def group_count(packing: Packing, inputs: int) -> int:
 
 def panel_parts(packing: Packing, inputs: int) -> tuple[int, int, int]:
     """The bytes of a panel's scales, zeros and codes."""
-    groups = group_count(packing, inputs) * PANEL_OUTPUTS
+    groups = group_count(packing, inputs)
     padded = -(-inputs // PANEL_INPUTS) * PANEL_INPUTS
-    zeros = groups if packing.zeros else 0
-    return groups * SCALE_BYTES[packing.scales], zeros, padded * PANEL_OUTPUTS * CODE_BITS[packing.codes] // 8
+    zeros = groups * PANEL_OUTPUTS if packing.zeros else 0
+    scales = groups * scales_of_group(packing) * SCALE_BYTES[packing.scales]
+    aligned = -(-scales // ALIGNMENT) * ALIGNMENT
+    return aligned, zeros, padded * PANEL_OUTPUTS * CODE_BITS[packing.codes] // 8
+
+
+def scales_of_group(packing: Packing) -> int:
+    """How many scales a panel has for a group of inputs."""
+    return 1 if packing.scales == "float32-panel" else PANEL_OUTPUTS
 
 
 def packed_bytes(packing: Packing, outputs: int, inputs: int) -> int:

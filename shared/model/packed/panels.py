@@ -4,7 +4,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from livescale.shared.messages.quantization import Packing
-from livescale.shared.model.packed.form import CODE_BITS, MIDDLES, PANEL_INPUTS, PANEL_OUTPUTS, group_count, panel_parts
+from livescale.shared.model.packed.form import (
+    CODE_BITS,
+    MIDDLES,
+    PANEL_INPUTS,
+    PANEL_OUTPUTS,
+    group_count,
+    panel_parts,
+    scales_of_group,
+)
 
 Bytes = NDArray[np.uint8]
 LANES = 16  # of the kernels' words of 32 bits
@@ -14,14 +22,15 @@ def pack_panels(packing: Packing, codes: Bytes, scales: Bytes, zeros: Bytes | No
     """Fill `into`, whole panels, with a matrix.
 
     `codes` are `[output, input]`, `scales` `[output, group, byte]`, and `zeros`, unless the packing has none, `[output,
-    group]`.
+    group]`. Where the outputs of a panel share their scales, those of the first one are taken.
     """
     outputs, inputs = codes.shape
     scale_bytes, zero_bytes, _ = parts = panel_parts(packing, inputs)
     panels = into.reshape(-1, sum(parts))
     groups = group_count(packing, inputs)
     rows = len(panels) * PANEL_OUTPUTS
-    panels[:, :scale_bytes] = _panelled(scales.reshape(outputs, groups, -1), rows).reshape(len(panels), -1)
+    by_panel = _panelled(scales.reshape(outputs, groups, -1), rows)[:, :, : scales_of_group(packing)]
+    panels[:, :scale_bytes] = _padded(by_panel.reshape(len(panels), -1), scale_bytes)
     wide = np.full((rows, -(-inputs // PANEL_INPUTS) * PANEL_INPUTS), MIDDLES[packing.codes], np.uint8)
     wide[:outputs, :inputs] = codes
     if packing.zeros:
@@ -30,6 +39,11 @@ def pack_panels(packing: Packing, codes: Bytes, scales: Bytes, zeros: Bytes | No
         wide[:outputs, inputs:] = zeros[:, -1:]
         wide[outputs:] = 0
     panels[:, scale_bytes + zero_bytes :] = _words(wide, CODE_BITS[packing.codes]).reshape(len(panels), -1)
+
+
+def _padded(values: Bytes, size: int) -> Bytes:
+    """`[panel, byte]` with zeros up to so many bytes."""
+    return np.pad(values, ((0, 0), (0, size - values.shape[1])))
 
 
 def _panelled(values: Bytes, rows: int) -> Bytes:

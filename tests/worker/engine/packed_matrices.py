@@ -8,7 +8,7 @@ import torch
 from livescale.services.worker.engine.parameters import SCALE_TYPES, PackedMatrix, packed_matrix
 from livescale.shared.messages.parameters import Tensor
 from livescale.shared.messages.quantization import Packing
-from livescale.shared.model.packed.form import CODE_BITS, MIDDLES, group_count, group_of, packed_bytes
+from livescale.shared.model.packed.form import CODE_BITS, MIDDLES, PANEL_OUTPUTS, group_count, group_of, packed_bytes
 from livescale.shared.model.packed.panels import pack_panels
 
 
@@ -31,6 +31,8 @@ def make_packed(packing: Packing, outputs: int, inputs: int, seed: int = 1, scal
     drawn = torch.from_numpy(chance.uniform(-8, 8, (outputs, groups)) * scale)
     if packing.scales == "e8m0":
         drawn = drawn.abs().clamp(min=1e-6)
+    if packing.scales == "float32-panel":
+        drawn = drawn[::PANEL_OUTPUTS].repeat_interleave(PANEL_OUTPUTS, dim=0)[:outputs]
     scales = drawn.to(SCALE_TYPES[packing.scales])
     zeros = chance.integers(0, 16, (outputs, groups), np.uint8) if packing.zeros else None
     into = np.empty(packed_bytes(packing, outputs, inputs), np.uint8)

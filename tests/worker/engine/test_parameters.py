@@ -10,7 +10,7 @@ from livescale.services.worker.engine.matrices import CompiledLinear
 from livescale.services.worker.engine.parameters import CPU_SLAB_ROWS, TorchLinear, stable_silu, unpacked
 from livescale.shared.memory.arena import placed_bytes
 from livescale.shared.memory.device_arena import DeviceArena
-from livescale.shared.messages.quantization import Packing
+from livescale.shared.messages.quantization import Packing, ScaleType
 from tests.worker.engine.configs import CONFIGS
 from tests.worker.engine.greedy import are_greedy
 from tests.worker.engine.models import VARIANTS_HERE, Kind, checkpointed, kind, reference_logits
@@ -74,6 +74,8 @@ PACKINGS = {
     "fp8": Packing(codes="fp8", group=0, scales="bfloat16"),
     "mxfp4": Packing(codes="fp4", group=32, scales="e8m0"),
     "fp8-blocks": Packing(codes="fp8", group=128, scales="float32"),
+    "fp8-panels": Packing(codes="fp8", group=128, scales="float32-panel"),
+    "int8-panels": Packing(codes="int8", group=0, scales="float32-panel"),
 }
 # The second and third have edges that fill neither a panel nor a span nor a group.
 SHAPES = [(128, 256), (70, 1_112), (200, 2_070)]
@@ -147,6 +149,14 @@ def test_denormal_and_huge_numbers_have_the_bits_that_they_have_in_bfloat16(way:
     for codes in ("int4", "int8", "fp8"):
         packing = Packing(codes=codes, group=64, scales="float32")
         check_law(way.kernels, make_packed(packing, 192, 256, scale=scale))
+    check_law(way.kernels, make_packed(Packing(codes="fp8", group=64, scales="float32-panel"), 192, 256, scale=scale))
+
+
+@pytest.mark.parametrize("way", COMPILED)
+@pytest.mark.parametrize("scales", ["bfloat16", "float32", "float32-panel"])
+def test_an_odd_number_of_inputs_may_be_one_group(scales: ScaleType, way: Kind) -> None:
+    assert way.kernels is not None
+    check_law(way.kernels, make_packed(Packing(codes="fp8", group=0, scales=scales), 130, 31))
 
 
 @pytest.mark.parametrize("way", COMPILED)

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 /* Rises with every change of what Python passes, as here, in experts.h or in heads.h. variants.py has the same number. */
-#define INTERFACE 6
+#define INTERFACE 7
 
 typedef uint16_t bf16;
 typedef enum { BFLOAT16, FLOAT32 } Type;
@@ -22,16 +22,18 @@ typedef enum { BFLOAT16, FLOAT32 } Type;
 #define INPUTS 32
 
 /* How the numbers of a packed matrix are stored: not packed at all, as integers without a sign, or as the bits of
-   float8_e4m3fn or of float4_e2m1fn. Scales of float8_e8m0fnu are powers of two: 2^(bits - 127). */
+   float8_e4m3fn or of float4_e2m1fn. Scales of float8_e8m0fnu are powers of two: 2^(bits - 127). SCALES_PANEL are of
+   float32, and all outputs of a panel share them. */
 typedef enum { NOT_PACKED, INT4, INT8, FP8, FP4 } Codes;
-typedef enum { SCALES_BFLOAT16, SCALES_FLOAT32, SCALES_FLOAT16, SCALES_E8M0 } Scales;
+typedef enum { SCALES_BFLOAT16, SCALES_FLOAT32, SCALES_FLOAT16, SCALES_E8M0, SCALES_PANEL } Scales;
 
 /* A packed matrix. A number is (code - zero) * scale in float32, rounded to bfloat16; so products have the bits of the
    same matrix in bfloat16. `group` inputs of an output share a scale and a zero. Zero is in the middle of the integers
    unless the matrix has `zeros`.
 
-   A panel is `[group, 64]` scales, then `[group, 64]` zeros of a byte each if there are any, then the codes of each pair
-   of inputs. These are words of 32 bits, `[word, 16 lanes]`: field `f` of word `w` of lane `l` is the code of output
+   A panel is `[group, 64]` scales, or `[group]` of them with zeros up to a multiple of 64 bytes where its outputs share
+   them, then `[group, 64]` zeros of a byte each if there are any, then the codes of each pair of inputs. These are words
+   of 32 bits, `[word, 16 lanes]`: field `f` of word `w` of lane `l` is the code of output
    `8 * (w * fields + f) + l / 2` and input `l % 2` of the pair. The lowest bits are field 0. */
 typedef struct {
     int64_t codes, group, scales, zeros;

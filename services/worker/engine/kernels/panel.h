@@ -23,7 +23,16 @@ typedef struct {
 ALWAYS int64_t padded(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
 
 ALWAYS int64_t code_bits(int64_t codes) { return codes == INT4 || codes == FP4 ? 4 : 8; }
-ALWAYS int64_t scale_size(int64_t scales) { return scales == SCALES_FLOAT32 ? 4 : scales == SCALES_E8M0 ? 1 : 2; }
+
+/* The number of bytes of the scales of a group of inputs. */
+ALWAYS int64_t scales_size(const Packing *packing) {
+    switch ((Scales)packing->scales) {
+    case SCALES_PANEL: return sizeof(float);
+    case SCALES_FLOAT32: return PANEL * sizeof(float);
+    case SCALES_E8M0: return PANEL;
+    default: return PANEL * sizeof(bf16);
+    }
+}
 
 /* The number of bytes before the zeros of a packed panel, before its codes, and of all of it. */
 typedef struct {
@@ -32,7 +41,7 @@ typedef struct {
 
 ALWAYS PackedBytes packed_bytes(const Packing *packing, int64_t in) {
     int64_t groups = (in + packing->group - 1) / packing->group;
-    int64_t zeros = groups * PANEL * scale_size(packing->scales);
+    int64_t zeros = padded(groups * scales_size(packing), 64);
     int64_t codes = zeros + (packing->zeros ? groups * PANEL : 0);
     return (PackedBytes){zeros, codes, codes + padded(in, INPUTS) * PANEL * code_bits(packing->codes) / 8};
 }

@@ -174,12 +174,13 @@ ALWAYS void multiply_codes(Codes codes, const Tools *tools, const Panel *panel, 
     begin_unpacking(panel, in, &unpacking);
     memset(tools->sums, 0, count * PANEL * sizeof(float));
 #if LANES >= 8
+    const int64_t bytes = INPUTS * PANEL * code_bits(codes) / 8;
     Spread group; /* the first block reads it */
     for (int64_t first = 0; first < in; first += INPUTS, a += count * INPUTS) {
         if (count == 1 && add_row(codes, &unpacking, &group, a, tools->sums))
             continue;
         unpack_block(codes, &unpacking, &group, tools->piece);
-        add_block(a, tools->piece, tools->sums, count, NULL, 0);
+        add_block(a, tools->piece, tools->sums, count, (const char *)unpacking.words, bytes);
     }
 #else
     bf16 block[INPUTS * PANEL];

@@ -26,8 +26,8 @@ static float scale_at(int64_t scales, const void *from, int64_t at) {
     uint32_t bits;
     if (scales == SCALES_E8M0)
         bits = (uint32_t)((const uint8_t *)from)[at] << 23;
-    else if (scales == SCALES_FLOAT32)
-        bits = ((const uint32_t *)from)[at];
+    else if (scales == SCALES_FLOAT32 || scales == SCALES_PANEL)
+        bits = ((const uint32_t *)from)[scales == SCALES_PANEL ? 0 : at];
     else if (scales == SCALES_BFLOAT16)
         bits = (uint32_t)((const bf16 *)from)[at] << 16;
     else {
@@ -44,11 +44,11 @@ static float scale_at(int64_t scales, const void *from, int64_t at) {
 
 static void read_group(const Packing *packing, const char *panel, const PackedBytes *bytes, int64_t group,
                        CodeGroup *made) {
-    int64_t scale_bytes = scale_size(packing->scales);
+    const char *scales = panel + group * scales_size(packing);
     const uint8_t *zeros = (const uint8_t *)panel + bytes->zeros + group * PANEL;
     float middle = packing->codes == INT4 ? 8.0f : packing->codes == INT8 ? 128.0f : 0.0f;
     for (int64_t i = 0; i < PANEL; i++) {
-        made->scale[2 * i] = made->scale[2 * i + 1] = scale_at(packing->scales, panel + group * PANEL * scale_bytes, i);
+        made->scale[2 * i] = made->scale[2 * i + 1] = scale_at(packing->scales, scales, i);
         made->zero[2 * i] = made->zero[2 * i + 1] = packing->zeros ? (float)zeros[i] : middle;
     }
 }
@@ -101,13 +101,19 @@ ALWAYS void begin_unpacking(const Panel *panel, int64_t in, Unpacking *made) {
     made->group = made->pair = made->left = 0;
 }
 
-/* Reads the next group if none is left of the last one. Returns whether it has. */
-ALWAYS int read_next(Unpacking *from) {
+/* Goes on to the next group if nothing is left of the last one. Returns its number, else -1. */
+ALWAYS int64_t next_group(Unpacking *from) {
     if (from->left > 0 || 2 * from->pair >= from->in)
-        return 0;
-    read_group(from->packing, from->panel, &from->bytes, from->group++, &from->read);
-    from->left = from->packing->group / 2;
-    return 1;
+        return -1;
+    from->left = (from->packing->group + 1) / 2; /* odd only if it is all of an odd number of inputs */
+    return from->group++;
+}
+
+/* Reads the next group if nothing is left of the last one. */
+ALWAYS void read_next(Unpacking *from) {
+    int64_t number = next_group(from);
+    if (number >= 0)
+        read_group(from->packing, from->panel, &from->bytes, number, &from->read);
 }
 
 /* Notes that so many pairs of inputs were unpacked. */
@@ -135,6 +141,6 @@ ALWAYS void unpack_any_pair(Codes codes, const Unpacking *from, bf16 *to) {
 }
 
 #if LANES >= 8
-#include "unpack_avx2.h"
+#include "unpack_vectors.h"
 #endif
 #endif

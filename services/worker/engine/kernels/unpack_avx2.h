@@ -1,4 +1,4 @@
-/* Unpacks codes by vectors of 8, on CPUs with AVX-512 too, to float32. Include this in unpack.h.
+/* Unpacks codes by vectors of 8. Include this in unpack_vectors.h.
 
    Each vector has the codes of 4 outputs, for both inputs of a pair: of outputs 0, 1, 4 and 5 of 8, or of 2, 3, 6 and 7.
    So the even ones of two vectors are those of 8 outputs in order, and so are the odd ones. */
@@ -6,24 +6,11 @@
 
 #define EIGHT 8
 
-/* What a code is multiplied by after `zero` is subtracted, in the order of the vectors; unless it `fits`, it cannot be
-   used. */
-typedef struct {
-    float scale[2 * PANEL], zero[2 * PANEL];
-    int fits;
-} Spread;
-
-/* An integer is not moved to the lowest bits of its word: as part of the number 2^23 it is so many times as large, as long
-   as it ends before bit 23. Words that are moved by LATE bits have the others. */
-ALWAYS int is_late(Codes codes, int field) { return codes == INT4 ? field >= 5 : field >= 2; }
-#define LATE(codes) ((codes) == INT4 ? 12 : 16)
-ALWAYS int place(Codes codes, int field) {
-    return (int)code_bits(codes) * field - (is_late(codes, field) ? LATE(codes) : 0);
-}
-
-/* Makes a group ready for unpack_pair. It does not fit where its scales are so large or small that products, or what rounds
+/* Makes a group ready for unpack_pairs. It does not fit where its scales are so large or small that products, or what rounds
    them, may be infinite or denormal. */
-static void spread_group(Codes codes, const CodeGroup *group, Spread *made) {
+static void spread_group(Codes codes, Unpacking *from, int64_t number, Spread *made) {
+    const CodeGroup *group = &from->read;
+    read_group(from->packing, from->panel, &from->bytes, number, &from->read);
     made->fits = 0;
     const int fields = 32 / (int)code_bits(codes);
     for (int i = 0; i < 2 * PANEL; i++) {
@@ -115,9 +102,19 @@ ALWAYS void unpack_pair(Codes codes, const Spread *group, const uint32_t *words,
     }
 }
 
+/* Unpacks the codes of some pairs of inputs. */
+ALWAYS void unpack_pairs(Codes codes, const Packing *packing, const Spread *group, const uint32_t *words, int64_t pairs,
+                         float *even, float *odd) {
+    (void)packing;
+    for (; pairs > 0; pairs--, even += PANEL, odd += PANEL, words += 2 * PANEL * code_bits(codes) / 32)
+        unpack_pair(codes, group, words, even, odd);
+}
+
 /* Adds the products of one row and 32 inputs of a panel that share a group to all 64 sums. The numbers stay in
    registers. */
-ALWAYS void add_packed(Codes codes, const Spread *group, const uint32_t *words, const float *a, float *sums) {
+ALWAYS void add_packed(Codes codes, const Packing *packing, const Spread *group, const uint32_t *words, const float *a,
+                       float *sums) {
+    (void)packing;
     const int fields = 32 / (int)code_bits(codes), pair_words = 2 * PANEL / fields;
     float pairs[INPUTS];
     for (int pair = 0; pair < INPUTS / 2; pair++) {
@@ -158,42 +155,4 @@ ALWAYS void add_packed(Codes codes, const Spread *group, const uint32_t *words, 
                 }
         }
     }
-}
-
-/* Reads the next group if none is left of `group`. */
-ALWAYS void read_spread(Codes codes, Unpacking *from, Spread *group) {
-    if (!read_next(from))
-        return;
-    spread_group(codes, &from->read, group);
-    if (!group->fits)
-        make_values(codes, &from->values);
-}
-
-/* Unpacks the next 32 inputs of a panel to float32 as it is stored in that type. `group` is the last one read. */
-ALWAYS void unpack_block(Codes codes, Unpacking *from, Spread *group, float *to) {
-    for (int64_t pair = 0; pair < INPUTS / 2; pair++, to += PANEL, pass(codes, from, 1)) {
-        float *odd = to + INPUTS / 2 * PANEL;
-        bf16 halves[2 * PANEL];
-        read_spread(codes, from, group);
-        if (group->fits) {
-            unpack_pair(codes, group, from->words, to, odd);
-            continue;
-        }
-        unpack_any_pair(codes, from, halves);
-        for (int64_t column = 0; column < PANEL; column += LANES) {
-            store(to + column, widen_even(halves + 2 * column));
-            store(odd + column, widen_odd(halves + 2 * column));
-        }
-    }
-}
-
-/* Adds the products of a row and the next 32 inputs of a panel to all 64 sums. Returns 0, and adds nothing, where these
-   are of several groups or need `unpack_any_pair`. */
-ALWAYS int add_row(Codes codes, Unpacking *from, Spread *group, const float *a, float *sums) {
-    read_spread(codes, from, group);
-    if (!group->fits || from->left < INPUTS / 2)
-        return 0;
-    add_packed(codes, group, from->words, a, sums);
-    pass(codes, from, INPUTS / 2);
-    return 1;
 }

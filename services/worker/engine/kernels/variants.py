@@ -20,7 +20,7 @@ TORCH, FLASHINFER = "torch", "flashinfer"
 # What `auto` tries, best first. The last one runs on every CPU.
 PREFERRED: tuple[VariantName, ...] = ("amx", "avx512_bf16", "portable")
 VARIANTS: tuple[VariantName, ...] = (*PREFERRED, "amx-emulated")
-INTERFACE = 6  # as kernels.h has it
+INTERFACE = 7  # as kernels.h has it
 TYPES: dict[DType, int] = {"bfloat16": 0, "float32": 1}
 
 # torch's variable for its own vector instructions: so one CPU stands for another.

@@ -118,6 +118,12 @@ def test_modules_that_are_left_out_are_not_packed(values: dict[str, Any]) -> Non
     assert made.packing(1, "self_attn.q_proj") == made.packings[0]
 
 
+def test_awq_leaves_out_what_contains_a_name_as_those_who_write_it_do() -> None:
+    made = read({"quant_method": "awq", "modules_to_not_convert": ["gate"]})
+    assert made is not None
+    assert [set(part) for part in made.parts] == [MATRICES - {"mlp.gate_proj"}]
+
+
 def test_gptq_may_name_the_modules_that_are_quantized() -> None:
     made = read({"quant_method": "gptq", "modules_in_block_to_quantize": [["self_attn.q_proj"], ["mlp.up_proj"]]})
     assert made is not None

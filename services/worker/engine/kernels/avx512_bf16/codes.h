@@ -1,8 +1,17 @@
 /* What all ways of unpacking panels have in common. Include this after panel.h and vectors.h. */
 #pragma once
 
+#define UNFLUSHED 0x1f80 /* of MXCSR: denormal numbers count */
+
+/* Whether scales have more than 11 bits. */
+static inline int has_long_scales(const Packing *packing) {
+    return packing->scales == SCALES_FLOAT32 || packing->scales == SCALES_PANEL;
+}
+
 /* The scales of eight outputs from number `at` on. */
 static inline __attribute__((always_inline)) __m256 eight_scales(int64_t scales, const char *from, int at) {
+    if (scales == SCALES_PANEL)
+        return _mm256_set1_ps(*(const float *)from);
     if (scales == SCALES_FLOAT32)
         return _mm256_loadu_ps((const float *)from + at);
     if (scales == SCALES_E8M0) {
@@ -27,6 +36,11 @@ static inline __attribute__((always_inline)) __m512 denormalized(__m512 made) {
 static inline __attribute__((always_inline)) int has_small(__m512i codes, __m512i others) {
     const __m512i exponent = _mm512_set1_epi8(0x78);
     return !_kortestz_mask64_u8(_mm512_testn_epi8_mask(codes, exponent), _mm512_testn_epi8_mask(others, exponent));
+}
+
+/* The number of cache lines that the scales and zeros of a group take. */
+static inline __attribute__((always_inline)) int64_t group_lines(const Packing *packing) {
+    return (scales_size(packing) + (packing->zeros ? PANEL : 0)) / 64;
 }
 
 /* Prefetches `lines` cache lines; returns the address after them. */

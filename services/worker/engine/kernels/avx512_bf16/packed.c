@@ -9,22 +9,21 @@
 #include "codes.h"
 
 #define FLOAT_VECTORS 8 /* of 16 floats: the codes of a pair of inputs for the 64 outputs of a panel */
-#define UNFLUSHED 0x1f80 /* of MXCSR: denormal numbers count */
 
-/* How codes become numbers. An integer code becomes the float 2^k + code when its bits are put among those of 2^k. Where
-   scales have at most 11 bits, all of (2^k + code) * scale - (2^k + zero) * scale is exact before it is rounded, so one
-   multiply-add makes the product that a subtraction and a multiplication make of other scales. FP8_SMALL is the way of
-   codes of which some may be denormal in FP8. */
-typedef enum { INT4_SHORT, INT4_LONG, INT8_SHORT, INT8_LONG, FP8_CODES, FP4_CODES, FP8_SMALL } Way;
-
-/* So many bytes before they are used, a panel is prefetched: unpacking leaves the CPU's own prefetching behind. */
-#define AHEAD 16384
+/* How codes become numbers. An integer code becomes the float 2^k + code when its bits are put among those of 2^k.
+   Where scales have at most 11 bits, all of (2^k + code) * scale - (2^k + zero) * scale is exact before it is rounded,
+   so one multiply-add makes the product that a subtraction and a multiplication make of other scales. INT8_MIDDLE is
+   without zeros: this is exact of smaller places as well, so that two vectors share words that were moved. FP8_SMALL is
+   the way of codes of which some may be denormal in FP8. */
+typedef enum { INT4_SHORT, INT4_LONG, INT8_SHORT, INT8_MIDDLE, INT8_LONG, FP8_CODES, FP4_CODES, FP8_SMALL } Way;
 
 /* The place of a code in a float, and 2^k there. */
 #define LOW_PLACE 12
 #define HIGH_PLACE 16
 #define LOW_POWER 2048.0f
 #define HIGH_POWER 128.0f
+#define MIDDLE_PLACES(vector) ((vector) % 2 ? 15 : 7)
+#define MIDDLE_POWER(vector) ((vector) % 2 ? 256.0f : 65536.0f)
 
 /* What the codes of a group are multiplied by, and what is added, or subtracted before; for both inputs of a pair. */
 typedef struct {
@@ -32,16 +31,26 @@ typedef struct {
 } CodeGroup;
 
 static Way way_of(const Packing *packing) {
-    int is_long = packing->scales == SCALES_FLOAT32;
+    int is_long = has_long_scales(packing);
     return packing->codes == FP8    ? FP8_CODES
            : packing->codes == FP4  ? FP4_CODES
            : packing->codes == INT4 ? (is_long ? INT4_LONG : INT4_SHORT)
-                                    : (is_long ? INT8_LONG : INT8_SHORT);
+           : is_long                  ? INT8_LONG
+           : packing->zeros           ? INT8_SHORT
+                                      : INT8_MIDDLE;
 }
 
 /* Whether the codes of this vector go to the higher one of two places. */
 ALWAYS_INLINE int is_high(Way way, int vector) {
     return (way == INT4_SHORT || way == INT4_LONG) && (vector == 0 || vector == 2 || vector == 4 || vector == 6);
+}
+
+/* The place of this vector's codes in a float, and 2^k there. */
+ALWAYS_INLINE int place_of(Way way, int vector) {
+    return way == INT8_MIDDLE ? MIDDLE_PLACES(vector) : is_high(way, vector) ? HIGH_PLACE : LOW_PLACE;
+}
+ALWAYS_INLINE float power_of(Way way, int vector) {
+    return way == INT8_MIDDLE ? MIDDLE_POWER(vector) : is_high(way, vector) ? HIGH_POWER : LOW_POWER;
 }
 
 ALWAYS_INLINE __m512 twice(__m256 eight) {
@@ -51,7 +60,7 @@ ALWAYS_INLINE __m512 twice(__m256 eight) {
 
 ALWAYS_INLINE void read_group(Way way, const Packing *packing, const char *panel, const PackedBytes *bytes,
                               int64_t number, CodeGroup *group) {
-    const char *scales = panel + number * PANEL * scale_size(packing->scales);
+    const char *scales = panel + number * scales_size(packing);
     const uint8_t *zeros = (const uint8_t *)panel + bytes->zeros + number * PANEL;
     const __m512 middle = _mm512_set1_ps(way <= INT4_LONG ? 8.0f : 128.0f);
 #pragma GCC unroll 8
@@ -65,7 +74,7 @@ ALWAYS_INLINE void read_group(Way way, const Packing *packing, const char *panel
             __m128i eight = _mm_loadl_epi64((const __m128i *)(zeros + 8 * vector));
             zero = twice(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight)));
         }
-        __m512 all = _mm512_add_ps(zero, _mm512_set1_ps(is_high(way, vector) ? HIGH_POWER : LOW_POWER));
+        __m512 all = _mm512_add_ps(zero, _mm512_set1_ps(power_of(way, vector)));
         group->scale[vector] = scale;
         group->shift[vector] = way == INT4_LONG || way == INT8_LONG
                                    ? all
@@ -87,6 +96,8 @@ ALWAYS_INLINE __m512i placed(Way way, __m512i words, int vector) {
         }
     if (way == FP8_CODES || way == FP8_SMALL) /* to the sign, the lowest bits of the exponent, and the fraction */
         return _mm512_srai_epi32(_mm512_slli_epi32(words, 24 - 8 * (vector % 4)), 4);
+    if (way == INT8_MIDDLE) /* 0 or 16 to 7, and 8 or 24 to 15 */
+        return vector % 4 < 2 ? _mm512_slli_epi32(words, 7) : _mm512_srli_epi32(words, 9);
     switch (vector % 4) {
     case 0: return _mm512_slli_epi32(words, 12);
     case 1: return _mm512_slli_epi32(words, 4);
@@ -109,9 +120,8 @@ ALWAYS_INLINE __m512 numbers_of(Way way, __m512i words, const CodeGroup *group, 
         __m512 made = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(moved, mask, two, 0xea)); /* (moved & mask) | two */
         return _mm512_mul_ps(way == FP8_SMALL ? denormalized(made) : made, group->scale[vector]);
     }
-    int high = is_high(way, vector), ones = way <= INT4_LONG ? 15 : 255;
-    __m512i mask = _mm512_set1_epi32(ones << (high ? HIGH_PLACE : LOW_PLACE));
-    __m512i power = _mm512_castps_si512(_mm512_set1_ps(high ? HIGH_POWER : LOW_POWER));
+    __m512i mask = _mm512_set1_epi32((way <= INT4_LONG ? 15 : 255) << place_of(way, vector));
+    __m512i power = _mm512_castps_si512(_mm512_set1_ps(power_of(way, vector)));
     __m512 made = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(moved, mask, power, 0xea)); /* (moved & mask) | power */
     if (way == INT4_LONG || way == INT8_LONG)
         return _mm512_mul_ps(_mm512_sub_ps(made, group->shift[vector]), group->scale[vector]);
@@ -142,93 +152,25 @@ ALWAYS_INLINE void unpack_pair(Way way, const uint32_t *words, const CodeGroup *
 
 ALWAYS_INLINE int words_of(Way way) { return 2 * PANEL / (is_short_code(way) ? 8 : 4); }
 
-ALWAYS_INLINE void unpack(Way way, const Packing *packing, const char *panel, int64_t in, bf16 *to) {
-    PackedBytes bytes = packed_bytes(packing, in);
-    const uint32_t *words = (const uint32_t *)(panel + bytes.codes);
-    int64_t all = padded(in, INPUTS);
-    for (int64_t first = 0, number = 0; first < in; first += packing->group, number++) {
-        CodeGroup group;
-        int64_t stop = first + packing->group < in ? first + packing->group : all;
-        read_group(way, packing, panel, &bytes, number, &group);
-        for (int64_t i = first; i < stop; i += 2, words += words_of(way), to += 2 * PANEL) {
-            __m512bh column[VECTORS];
-            unpack_pair(way, words, &group, column);
-#pragma GCC unroll 4
-            for (int v = 0; v < VECTORS; v++)
-                _mm512_storeu_si512(to + v * HALVES, (__m512i)column[v]);
-        }
-    }
-}
+#include "packed_loops.h"
 
 void unpack_by_vectors(const Packing *packing, const void *panel, int64_t in, bf16 *to) {
+    if (has_tables(packing)) {
+        unpack_by_tables(packing, panel, in, to);
+        return;
+    }
     uint32_t before = _mm_getcsr();
     _mm_setcsr(UNFLUSHED);
     switch (way_of(packing)) {
     case INT4_SHORT: unpack(INT4_SHORT, packing, panel, in, to); break;
     case INT4_LONG: unpack(INT4_LONG, packing, panel, in, to); break;
     case INT8_SHORT: unpack(INT8_SHORT, packing, panel, in, to); break;
+    case INT8_MIDDLE: unpack(INT8_MIDDLE, packing, panel, in, to); break;
     case INT8_LONG: unpack(INT8_LONG, packing, panel, in, to); break;
     case FP4_CODES: unpack(FP4_CODES, packing, panel, in, to); break;
     default: unpack(FP8_CODES, packing, panel, in, to); break;
     }
     _mm_setcsr(before);
-}
-
-/* Multiplies `count` rows by a panel, with the sums of `multiply` in linear.c. */
-ALWAYS_INLINE void multiply_while_unpacked(Way way, const Piece *given, const Packing *packing, const char *panel,
-                                           const Rows *rows, int count) {
-    PackedBytes bytes = packed_bytes(packing, given->linear->in);
-    const uint32_t *words = (const uint32_t *)(panel + bytes.codes);
-    int64_t in = given->linear->in, span = span_of(in), left = 0, number = 0;
-    const char *ahead = panel + AHEAD;
-    CodeGroup group;
-    Piece piece = *given;
-    for (; piece.first < in; piece.first = piece.stop) {
-        __m512 kept[FEW_ROWS][VECTORS];
-        piece.stop = in - piece.first < span ? in : piece.first + span;
-#pragma GCC unroll 4
-        for (int row = 0; row < count; row++)
-#pragma GCC unroll 4
-            for (int v = 0; v < VECTORS; v++)
-                kept[row][v] = _mm512_setzero_ps();
-        for (int64_t i = piece.first; i < piece.stop;) {
-            if (left == 0) {
-                read_group(way, packing, panel, &bytes, number++, &group);
-                left = packing->group;
-                ahead = prefetch(ahead, PANEL * (scale_size(packing->scales) + (packing->zeros != 0)) / 64);
-            }
-            int64_t stop = i + left < piece.stop ? i + left : piece.stop;
-            left -= stop - i;
-            for (; i < stop; i += 2, words += words_of(way)) {
-                __m512bh column[VECTORS];
-                ahead = prefetch(ahead, words_of(way) / FLOATS);
-                unpack_pair(way, words, &group, column);
-#pragma GCC unroll 4
-                for (int row = 0; row < count; row++) {
-                    const bf16 *at = rows->in + row * in + i;
-                    __m512bh both = i + 1 < in ? pair_everywhere(at) : (__m512bh)_mm512_set1_epi32(*at);
-#pragma GCC unroll 4
-                    for (int v = 0; v < VECTORS; v++)
-                        kept[row][v] = _mm512_dpbf16_ps(kept[row][v], column[v], both);
-                }
-            }
-        }
-#pragma GCC unroll 4
-        for (int row = 0; row < count; row++) {
-            float *sums = rows->sums + row * COLUMNS;
-#pragma GCC unroll 4
-            for (int v = 0; v < VECTORS; v++) {
-                if (piece.first)
-                    kept[row][v] = _mm512_add_ps(_mm512_loadu_ps(sums + v * FLOATS), kept[row][v]);
-                _mm512_storeu_ps(sums + v * FLOATS, kept[row][v]);
-            }
-            if (piece.stop == in)
-#pragma GCC unroll 4
-                for (int v = 0; v < VECTORS; v += 2)
-                    if (v * FLOATS < piece.width)
-                        finish(&piece, rows, row, v * FLOATS, kept[row][v], kept[row][v + 1]);
-        }
-    }
 }
 
 /* A function for each way and number of rows, so that registers are assigned well. They are in order of both. */
@@ -245,16 +187,21 @@ typedef void Multiply(const Piece *piece, const Packing *packing, const char *pa
 MULTIPLY_FEW(INT4_SHORT)
 MULTIPLY_FEW(INT4_LONG)
 MULTIPLY_FEW(INT8_SHORT)
+MULTIPLY_FEW(INT8_MIDDLE)
 MULTIPLY_FEW(INT8_LONG)
 MULTIPLY_FEW(FP8_CODES)
 MULTIPLY_FEW(FP4_CODES)
 
-static Multiply *const few[][FEW_ROWS] = {NAMES(INT4_SHORT), NAMES(INT4_LONG), NAMES(INT8_SHORT), NAMES(INT8_LONG),
-                                          NAMES(FP8_CODES), NAMES(FP4_CODES)};
+static Multiply *const few[][FEW_ROWS] = {NAMES(INT4_SHORT), NAMES(INT4_LONG), NAMES(INT8_SHORT), NAMES(INT8_MIDDLE),
+                                          NAMES(INT8_LONG), NAMES(FP8_CODES), NAMES(FP4_CODES)};
 
 void multiply_packed_panel(Means means, const Linear *linear, const Panel *panel, const Rows *rows, int64_t count) {
     if (means == FMA && multiply_packed_by_fma(linear, panel, rows, count))
         return;
+    if (has_tables(panel->packing)) {
+        multiply_by_tables(linear, panel, rows, count);
+        return;
+    }
     Piece piece = {.linear = linear, .bias = panel->bias, .column = panel->column, .width = panel->width};
     few[way_of(panel->packing)][count - 1](&piece, panel->packing, panel->numbers, rows);
 }

@@ -56,7 +56,7 @@ ALWAYS_INLINE int is_usual(__m512 scale) {
 
 ALWAYS_INLINE int read_group(Kind kind, Form form, const Packing *packing, const char *panel,
                              const PackedBytes *bytes, int64_t number, CodeGroup *group) {
-    const char *scales = panel + number * PANEL * scale_size(packing->scales);
+    const char *scales = panel + number * scales_size(packing);
     const uint8_t *zeros = (const uint8_t *)panel + bytes->zeros + number * PANEL;
     const __m256 middle = _mm256_set1_ps(kind == NIBBLES ? 8.0f : 128.0f);
     const __m512 right = _mm512_set1_ps(1.0f / excess_of(kind));
@@ -159,7 +159,7 @@ ALWAYS_INLINE int sum_packed_span(Kind kind, Form form, const Piece *piece, cons
     PackedBytes bytes = packed_bytes(packing, piece->linear->in);
     const uint32_t *words = (const uint32_t *)(panel + bytes.codes) + piece->first / 2 * words_of_pair;
     int64_t stride = padded(piece->linear->in, 2), number = piece->first / packing->group, usual = 1;
-    int64_t lines = PANEL * (scale_size(packing->scales) + (packing->zeros != 0)) / 64;
+    int64_t lines = group_lines(packing);
     const char *ahead = panel + AHEAD + padded(piece->first, packing->group) / packing->group * lines * 64 +
                         piece->first / 2 * words_of_pair * 4;
     __m512 kept[FEW_ROWS][VECTORS];
@@ -226,7 +226,7 @@ static SumPacked *const *const sums_of_integers[][4] = {
 };
 
 static SumPacked *const *sums_of(const Packing *packing) {
-    int is_long = packing->scales == SCALES_FLOAT32, is_short = packing->scales == SCALES_BFLOAT16;
+    int is_long = has_long_scales(packing), is_short = packing->scales == SCALES_BFLOAT16;
     if (packing->codes == FP4)
         return NULL;
     if (packing->codes == FP8)

@@ -91,3 +91,10 @@ int multiply_packed_by_fma(const Linear *linear, const Panel *panel, const Rows 
 
 /* Multiplies at most FEW_ROWS rows by one packed panel. */
 void multiply_packed_panel(Means means, const Linear *linear, const Panel *panel, const Rows *rows, int64_t count);
+
+/* Whether codes are looked up in tables, on this CPU: those of FP8 whose scales a panel shares. */
+int has_tables(const Packing *packing);
+
+/* Unpacks a panel, or multiplies at most FEW_ROWS rows by it, where its codes are looked up. */
+void unpack_by_tables(const Packing *packing, const char *panel, int64_t in, bf16 *to);
+void multiply_by_tables(const Linear *linear, const Panel *panel, const Rows *rows, int64_t count);

@@ -1,0 +1,82 @@
+/* Loops over the codes of a packed panel. Include this after codes.h, with Way and CodeGroup defined, and three functions:
+   read_group reads what the codes of a group need, unpack_pair unpacks those of a pair of inputs, and words_of tells how
+   many words they are. */
+#pragma once
+
+/* So many bytes before they are used, a panel is prefetched: unpacking leaves the CPU's own prefetching behind. */
+#define AHEAD 16384
+
+ALWAYS_INLINE void unpack(Way way, const Packing *packing, const char *panel, int64_t in, bf16 *to) {
+    PackedBytes bytes = packed_bytes(packing, in);
+    const uint32_t *words = (const uint32_t *)(panel + bytes.codes);
+    int64_t all = padded(in, INPUTS);
+    for (int64_t first = 0, number = 0; first < in; first += packing->group, number++) {
+        CodeGroup group;
+        int64_t stop = first + packing->group < in ? first + packing->group : all;
+        read_group(way, packing, panel, &bytes, number, &group);
+        for (int64_t i = first; i < stop; i += 2, words += words_of(way), to += 2 * PANEL) {
+            __m512bh column[VECTORS];
+            unpack_pair(way, words, &group, column);
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++)
+                _mm512_storeu_si512(to + v * HALVES, (__m512i)column[v]);
+        }
+    }
+}
+
+/* Multiplies `count` rows by a panel, with the sums of `multiply` in linear.c. */
+ALWAYS_INLINE void multiply_while_unpacked(Way way, const Piece *given, const Packing *packing, const char *panel,
+                                           const Rows *rows, int count) {
+    PackedBytes bytes = packed_bytes(packing, given->linear->in);
+    const uint32_t *words = (const uint32_t *)(panel + bytes.codes);
+    int64_t in = given->linear->in, span = span_of(in), left = 0, number = 0;
+    const char *ahead = panel + AHEAD;
+    CodeGroup group;
+    Piece piece = *given;
+    for (; piece.first < in; piece.first = piece.stop) {
+        __m512 kept[FEW_ROWS][VECTORS];
+        piece.stop = in - piece.first < span ? in : piece.first + span;
+#pragma GCC unroll 4
+        for (int row = 0; row < count; row++)
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++)
+                kept[row][v] = _mm512_setzero_ps();
+        for (int64_t i = piece.first; i < piece.stop;) {
+            if (left == 0) {
+                read_group(way, packing, panel, &bytes, number++, &group);
+                left = packing->group;
+                ahead = prefetch(ahead, group_lines(packing));
+            }
+            int64_t stop = i + left < piece.stop ? i + left : piece.stop;
+            left -= stop - i;
+            for (; i < stop; i += 2, words += words_of(way)) {
+                __m512bh column[VECTORS];
+                ahead = prefetch(ahead, words_of(way) / FLOATS);
+                unpack_pair(way, words, &group, column);
+#pragma GCC unroll 4
+                for (int row = 0; row < count; row++) {
+                    const bf16 *at = rows->in + row * in + i;
+                    __m512bh both = i + 1 < in ? pair_everywhere(at) : (__m512bh)_mm512_set1_epi32(*at);
+#pragma GCC unroll 4
+                    for (int v = 0; v < VECTORS; v++)
+                        kept[row][v] = _mm512_dpbf16_ps(kept[row][v], column[v], both);
+                }
+            }
+        }
+#pragma GCC unroll 4
+        for (int row = 0; row < count; row++) {
+            float *sums = rows->sums + row * COLUMNS;
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++) {
+                if (piece.first)
+                    kept[row][v] = _mm512_add_ps(_mm512_loadu_ps(sums + v * FLOATS), kept[row][v]);
+                _mm512_storeu_ps(sums + v * FLOATS, kept[row][v]);
+            }
+            if (piece.stop == in)
+#pragma GCC unroll 4
+                for (int v = 0; v < VECTORS; v += 2)
+                    if (v * FLOATS < piece.width)
+                        finish(&piece, rows, row, v * FLOATS, kept[row][v], kept[row][v + 1]);
+        }
+    }
+}

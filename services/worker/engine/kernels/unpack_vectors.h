@@ -1,0 +1,68 @@
+/* Unpacks codes to float32 by vectors. Include this in unpack.h. */
+#pragma once
+
+/* What a code is multiplied by after `zero` is subtracted, in the order of the vectors; unless it `fits`, it cannot be
+   used. Where `other` is used, scales are 2^16 times as large, and it is 2^16 - 1 times. */
+typedef struct {
+    float scale[2 * PANEL], zero[2 * PANEL], other[2 * PANEL];
+    int fits;
+} Spread;
+
+/* An integer is not moved to the lowest bits of its word: as part of the number 2^23 it is so many times as large, as long
+   as it ends before bit 23. Words that are moved by LATE bits have the others. */
+ALWAYS int is_late(Codes codes, int field) { return codes == INT4 ? field >= 5 : field >= 2; }
+#define LATE(codes) ((codes) == INT4 ? 12 : 16)
+ALWAYS int place(Codes codes, int field) {
+    return (int)code_bits(codes) * field - (is_late(codes, field) ? LATE(codes) : 0);
+}
+
+#if LANES >= 16
+#include "unpack_avx512.h"
+#else
+#include "unpack_avx2.h"
+#endif
+
+/* Reads the next group if nothing is left of `group`. */
+ALWAYS void read_spread(Codes codes, Unpacking *from, Spread *group) {
+    int64_t number = next_group(from);
+    if (number < 0)
+        return;
+    spread_group(codes, from, number, group);
+    if (!group->fits) {
+        read_group(from->packing, from->panel, &from->bytes, number, &from->read);
+        make_values(codes, &from->values);
+    }
+}
+
+/* Unpacks the next 32 inputs of a panel to float32 as it is stored in that type. `group` is the last one read. */
+ALWAYS void unpack_block(Codes codes, Unpacking *from, Spread *group, float *to) {
+    for (int64_t pair = 0, pairs; pair < INPUTS / 2; pair += pairs, to += pairs * PANEL) {
+        float *odd = to + INPUTS / 2 * PANEL;
+        bf16 halves[2 * PANEL];
+        read_spread(codes, from, group);
+        pairs = 1;
+        if (group->fits) {
+            int64_t rest = INPUTS / 2 - pair;
+            pairs = from->left > 0 && from->left < rest ? from->left : rest; /* inputs that fill the panel up need none */
+            unpack_pairs(codes, from->packing, group, from->words, pairs, to, odd);
+        } else {
+            unpack_any_pair(codes, from, halves);
+            for (int64_t column = 0; column < PANEL; column += LANES) {
+                store(to + column, widen_even(halves + 2 * column));
+                store(odd + column, widen_odd(halves + 2 * column));
+            }
+        }
+        pass(codes, from, pairs);
+    }
+}
+
+/* Adds the products of a row and the next 32 inputs of a panel to all 64 sums. Returns 0, and adds nothing, where these
+   are of several groups or need `unpack_any_pair`. */
+ALWAYS int add_row(Codes codes, Unpacking *from, Spread *group, const float *a, float *sums) {
+    read_spread(codes, from, group);
+    if (!group->fits || from->left < INPUTS / 2)
+        return 0;
+    add_packed(codes, from->packing, group, from->words, a, sums);
+    pass(codes, from, INPUTS / 2);
+    return 1;
+}
