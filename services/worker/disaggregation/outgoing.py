@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from livescale.services.worker.disaggregation.pieces import (
     LEAST_PIECE_BYTES,
+    SLOW_LINK,
     KvRegion,
     PieceGroup,
     StagedPiece,
@@ -80,11 +81,11 @@ class KvTransfer:
         """Go to another state. Raises ValueError for one that cannot follow."""
         self.state = MOVES.advance(self.state, state)
 
-    def step(self, start: int, stop: int, room_bytes: int) -> tuple[range, ...]:
+    def step(self, start: int, stop: int, room_bytes: int, link_pace: float = SLOW_LINK) -> tuple[range, ...]:
         """Note that a step begins that computes these positions, and return the pieces that leave during it.
 
-        There are none where they have not all room in `room_bytes`: then they stay in the cache. Nor are there any once
-        all positions were reached.
+        The link carries `link_pace` layers while the step computes one. There are no pieces where they have not all
+        room in `room_bytes`: then they stay in the cache. Nor are there any once all positions were reached.
         """
         if self._reached == self.positions:
             return ()
@@ -95,7 +96,7 @@ class KvTransfer:
         if start >= stop or not self._by_layer or size_bytes > room_bytes:
             self._defer(start, stop)
             return ()
-        pieces = layer_pieces(self.layers, (stop - start) * self._layer_bytes)
+        pieces = layer_pieces(self.layers, (stop - start) * self._layer_bytes, link_pace)
         self._groups.extend(grouped(start, stop, pieces, leaves=True))
         self.staged_bytes += size_bytes
         return pieces

@@ -4,6 +4,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import ceil
 
 import xxhash
 
@@ -13,6 +14,7 @@ from livescale.services.worker.scheduling.batch import NO_BYTES, SPARE_BYTES
 LEAST_PIECE_BYTES = 256 << 10
 MOST_PIECE_BYTES = 4 << 20
 MOST_POSITIONS = 512  # of a piece that no step brings
+SLOW_LINK = 2.0  # layers that it carries while a step computes one
 
 MOST_TOLD = 16  # pieces, by one header
 HEADER = struct.Struct(f">QQ{MOST_TOLD + 1}IQ")  # positions, the layers between which pieces are cut, digest
@@ -78,21 +80,23 @@ class PieceGroup:
         return StagedPiece(KvRegion(start, self.stop, layers), self._came.pop(layers, NO_BYTES), told)
 
 
-def layer_pieces(layers: int, layer_bytes: int) -> tuple[range, ...]:
+def layer_pieces(layers: int, layer_bytes: int, link_pace: float = SLOW_LINK) -> tuple[range, ...]:
     """Cut the layers of positions that a step computes into pieces, each `layer_bytes` bytes a layer.
 
-    The last one is a single layer, so that little is left to send when the step ends. Each of the others has
-    `LEAST_PIECE_BYTES` at least, and where that allows it no more layers than come after it: a link that takes half as
-    long as the step has carried it by the end. It has a quarter of all layers at most, so that sending begins early,
-    and `MOST_PIECE_BYTES`. What is less than two pieces stays one.
+    `link_pace` says how many layers a link carries while the step computes one; a link that was not measured, or is
+    slower, counts as `SLOW_LINK`. The last piece is a single layer, so that little is left to send when the step ends.
+    Each of the others has `LEAST_PIECE_BYTES` at least and, where that allows it, so many layers that half of the
+    link's pace has carried them while those after them are computed. So a fast link has few pieces, as each takes time
+    from the step. The largest one is a quarter of all layers on a slow link, so that sending begins early, and has
+    `MOST_PIECE_BYTES`. What is less than two pieces stays one.
     """
-    least = -(-LEAST_PIECE_BYTES // layer_bytes)
+    least, faster = -(-LEAST_PIECE_BYTES // layer_bytes), max(1.0, link_pace / SLOW_LINK)
     if layers <= least:
         return (range(layers),)
-    most = max(least, min(-(-layers // 4), MOST_PIECE_BYTES // layer_bytes))
+    most = max(least, min(ceil(faster * layers / 4), MOST_PIECE_BYTES // layer_bytes))
     bounds = [layers, layers - 1]
     while bounds[-1] > 0:
-        first = bounds[-1] - max(least, min(layers - bounds[-1], most))
+        first = bounds[-1] - max(least, min(int(faster * (layers - bounds[-1])), most))
         bounds.append(first if first >= least else 0)
     return tuple(range(first, stop) for first, stop in pairwise(reversed(bounds)))
 
@@ -155,14 +159,17 @@ class KvCoverage:
     def __init__(self, positions: int, cached: int, layers: int) -> None:
         self._all = (1 << positions) - 1
         self._came = [(1 << cached) - 1] * layers
+        self._lacking = 0 if self._came == [self._all] * layers else layers  # layers that are not whole
 
     def add(self, region: KvRegion) -> None:
         """Note that the positions of a region have come in its layers."""
         bits = (1 << region.stop) - (1 << region.start)
         for layer in region.layers:
-            self._came[layer] |= bits
+            if self._came[layer] != self._all:
+                self._came[layer] |= bits
+                self._lacking -= self._came[layer] == self._all
 
     @property
     def is_full(self) -> bool:
         """Whether every position has come in every layer."""
-        return all(came == self._all for came in self._came)
+        return not self._lacking

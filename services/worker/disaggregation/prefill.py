@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from livescale.services.worker.disaggregation.context import KvContext
 from livescale.services.worker.disaggregation.outgoing import KvTransfer, KvTransferState, OutgoingKv
+from livescale.services.worker.disaggregation.pieces import SLOW_LINK
 from livescale.services.worker.disaggregation.sending import CALL_SECONDS, RETRY_SECONDS, KvSender
 from livescale.services.worker.instance.lifecycle import WorkerState
 from livescale.services.worker.scheduling.batch import Batch, KvExport, kv_bytes
@@ -53,6 +54,12 @@ class PrefillSide:
     def tokens_per_second(self) -> float | None:
         """At which rate KV leaves here while it is sent; None before that was measured."""
         return self._sender.rate.tokens_per_second
+
+    @property
+    def _link_pace(self) -> float:
+        """How many layers of KV links carry while one is computed, as measured so far."""
+        sent, computed = self.tokens_per_second, self._worker.runner.rates.prefill_tokens_per_second
+        return sent / computed if sent and computed else SLOW_LINK
 
     def expect(self, request_id: str, decode: str) -> None:
         """Have a request that was just admitted decoded by another worker, where that is of any use."""
@@ -135,7 +142,7 @@ class PrefillSide:
         if not one.is_open(self._serving.scheduler):
             return None
         room = MOST_STAGED_BYTES - sum(other.transfer.staged_bytes for other in self._outgoing.values())
-        pieces = one.transfer.step(start, stop, room)
+        pieces = one.transfer.step(start, stop, room, self._link_pace)
         if one.transfer.state is KvTransferState.EXPECTED:
             self._start(one)
         stop = min(stop, one.transfer.positions)

@@ -37,6 +37,11 @@ def test_pieces_leave_as_their_layers_are_computed_and_the_last_is_one_layer() -
     assert transfer.is_sent
 
 
+def test_fewer_pieces_leave_where_the_link_is_fast() -> None:
+    slow, fast = (KvTransfer(100, 14, LEAST_PIECE_BYTES // 50, by_layer=True) for _ in range(2))
+    assert len(fast.step(0, 100, AMPLE, link_pace=100.0)) < len(slow.step(0, 100, AMPLE))
+
+
 def test_what_has_no_room_stays_in_the_cache_until_it_is_computed() -> None:
     transfer = KvTransfer(100, LAYERS, 1000, by_layer=True)
     assert transfer.step(0, 60, room_bytes=60 * 1000 * LAYERS - 1) == ()

@@ -6,6 +6,7 @@ from livescale.services.worker.disaggregation.pieces import (
     LEAST_PIECE_BYTES,
     MOST_PIECE_BYTES,
     MOST_TOLD,
+    SLOW_LINK,
     KvCoverage,
     KvRegion,
     PieceGroup,
@@ -20,8 +21,11 @@ from livescale.services.worker.disaggregation.pieces import (
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 7, 24, 80])
 @pytest.mark.parametrize("layer_bytes", [1, 4096, 100_000, LEAST_PIECE_BYTES, 3 * LEAST_PIECE_BYTES])
-def test_pieces_of_a_step_are_all_layers_in_order_and_worth_a_message(layers: int, layer_bytes: int) -> None:
-    pieces = layer_pieces(layers, layer_bytes)
+@pytest.mark.parametrize("link_pace", [0.1, SLOW_LINK, 7.3, 1e6])
+def test_pieces_of_a_step_are_all_layers_in_order_and_worth_a_message(
+    layers: int, layer_bytes: int, link_pace: float
+) -> None:
+    pieces = layer_pieces(layers, layer_bytes, link_pace)
     assert [layer for piece in pieces for layer in piece] == list(range(layers))
     if len(pieces) > 1:
         assert len(pieces[-1]) == 1
@@ -29,12 +33,23 @@ def test_pieces_of_a_step_are_all_layers_in_order_and_worth_a_message(layers: in
 
 
 @pytest.mark.parametrize("layers", [3, 14, 80])
-def test_only_the_last_piece_is_left_at_the_end_of_a_step_where_the_link_takes_half_as_long(layers: int) -> None:
-    sent = 0.0  # when the link has carried all pieces so far; a layer is computed in 1, and carried in 0.5
-    *others, last = layer_pieces(layers, LEAST_PIECE_BYTES)
+@pytest.mark.parametrize("link_pace", [SLOW_LINK, 5.5, 40.0])
+def test_only_the_last_piece_is_left_at_the_end_of_a_step(layers: int, link_pace: float) -> None:
+    sent = 0.0  # when the link has carried all pieces so far; a layer is computed in 1
+    *others, last = layer_pieces(layers, LEAST_PIECE_BYTES, link_pace)
     for piece in others:
-        sent = max(sent, piece.stop) + len(piece) / 2
+        sent = max(sent, piece.stop) + len(piece) / link_pace
     assert sent <= last.stop
+
+
+def test_a_fast_link_has_fewer_pieces_of_bounded_size() -> None:
+    of_paces = [layer_pieces(14, 2 * LEAST_PIECE_BYTES, pace) for pace in (0.5, SLOW_LINK, 5.0, 100.0)]
+    assert [[len(piece) for piece in pieces] for pieces in of_paces] == [
+        [2, 4, 4, 2, 1, 1],
+        [2, 4, 4, 2, 1, 1],
+        [4, 7, 2, 1],
+        [5, 8, 1],
+    ]
 
 
 def test_sending_begins_early_in_few_pieces_of_bounded_size() -> None:

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from livescale.services.worker.disaggregation import prefill
+from livescale.services.worker.disaggregation import outgoing, prefill
 from livescale.services.worker.disaggregation.decode import OFFER_SECONDS
-from livescale.services.worker.disaggregation.outgoing import OutgoingKv
+from livescale.services.worker.disaggregation.outgoing import KvTransfer, OutgoingKv
+from livescale.services.worker.disaggregation.pieces import SLOW_LINK
 from livescale.services.worker.disaggregation.sending import KvSender
 from livescale.services.worker.scheduling.batch import Batch, Chosen, KvCopy, KvPiece
 from livescale.shared.messages.requests import PromptLogprobs
@@ -199,3 +200,22 @@ def test_a_report_says_what_is_sent_and_what_is_kept() -> None:
         pool.faults.message_seconds = 0.003
 
     with_pair(act)
+
+
+def test_pieces_are_cut_by_the_pace_of_links_once_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    paces, step = list[float](), KvTransfer.step
+
+    def stepped(transfer: KvTransfer, start: int, stop: int, room_bytes: int, link_pace: float) -> tuple[range, ...]:
+        paces.append(link_pace)
+        return step(transfer, start, stop, room_bytes, link_pace)
+
+    async def act(pool: WorkerPool) -> None:
+        slow_link(pool, 0.001)
+        for number in range(2):
+            await ask(pool, first=number)
+            await pool.until(lambda: all(wish.is_over for wish in pool.client.wishes))
+
+    monkeypatch.setattr(outgoing, "LEAST_PIECE_BYTES", 1)  # of a sample
+    monkeypatch.setattr(KvTransfer, "step", stepped)
+    with_pair(act)
+    assert paces[0] == SLOW_LINK != paces[-1]
