@@ -217,7 +217,8 @@ class Tokens(Message, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TokenFrame(Message, frozen=True, kw_only=True):
-    """Worker -> gateway: all tokens of one engine step for one gateway. `version`: of the model that made them."""
+    """Worker -> gateway: all tokens of one engine step, or of several short ones, for one gateway. `version`: of the
+    model that made them."""
 
     worker: Name
     step: Count

@@ -1,12 +1,14 @@
 """What a worker sends of its requests: tokens to gateways, and to routers which requests have ended or moved."""
 
-from collections import defaultdict
+import asyncio
 from collections.abc import Iterable, Sequence
 
+from livescale.services.worker.instance.waiting_rows import FRAME_SECONDS, WaitingRows, is_large
 from livescale.services.worker.scheduling.outputs import TokenHistory, TokenOutput, earlier_tokens
 from livescale.shared.bus.contract import Bus
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.requests import Replay, RequestLost, RequestsEnded, Running, Submit, TokenFrame, Tokens
+from livescale.shared.runtime.clock import Clock
 from livescale.shared.subjects import ENDED, MOVED, TOKENS
 
 
@@ -14,25 +16,49 @@ class TokenFrames:
     """Frames of tokens, counted, and a history of them for gateways that lost one. `version` is that of the model that
     made them."""
 
-    def __init__(self, worker: str, bus: Bus) -> None:
+    def __init__(self, worker: str, bus: Bus, clock: Clock) -> None:
         self._worker = worker
         self._bus = bus
+        self._clock = clock
+        self._waiting = WaitingRows()
+        self._timer: asyncio.TimerHandle | None = None  # while tokens wait
         self._steps = 0
         self.history = TokenHistory()
         self.version: str | None = None
         bus.watch_connection(self._connection_changed)
 
     def send_all(self, outputs: Iterable[TokenOutput]) -> list[Tokens]:
-        """Send a step's tokens, in one frame for each gateway. Returns what was sent."""
-        rows: dict[tuple[str, str], list[Tokens]] = defaultdict(list)
+        """Send a step's tokens, in one frame for each gateway. Returns their rows.
+
+        Tokens that may wait leave with those of the next steps, where these are short.
+        """
+        rows = []
         for output in outputs:
-            rows[output.gateway, output.row.request_id if _is_large(output.row) else ""].append(output.row)
-        for (gateway, _), theirs in rows.items():
-            self._send(gateway, theirs)
-        sent = [row for theirs in rows.values() for row in theirs]
-        for row in sent:
+            self._waiting.add(output.gateway, output.row)
+            rows.append(output.row)
+        self._send_rows(self._waiting.take_due(self._clock.now()))
+        for row in rows:
             self.history.record(row)
-        return sent
+        if self._waiting and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FRAME_SECONDS, self._on_time)
+        return rows
+
+    def send_waiting(self) -> None:
+        """Send all tokens that wait, as something is going to be said of their requests."""
+        self._send_rows(self._waiting.take_all(self._clock.now()))
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self.send_waiting()
+
+    def _send_rows(self, of_gateways: Iterable[tuple[str, list[Tokens]]]) -> None:
+        for gateway, rows in of_gateways:
+            together = [row for row in rows if not is_large(row)]
+            if together:
+                self._send(gateway, together)
+            for row in rows:
+                if is_large(row):
+                    self._send(gateway, [row])
 
     def send_again(self, command: Replay) -> bool:
         """Send a request's tokens from an index on once more. Returns whether they are known here."""
@@ -44,6 +70,7 @@ class TokenFrames:
     def tell_here(self, request: Submit) -> None:
         """Tell its gateway that a request of another worker has come here. A token of that one that the gateway missed
         may be asked for here."""
+        self.send_waiting()
         self.history.record(earlier_tokens(request))
         row = Tokens(request_id=request.request_id, index=len(request.generated), token_ids=[])
         self._send(request.gateway, [row])
@@ -56,6 +83,7 @@ class TokenFrames:
 
     def tell_lost(self, requests: Sequence[Running | Submit], reason: str) -> None:
         """Tell gateways that these requests do not go on here; they may submit them again."""
+        self.send_waiting()
         for one in requests:
             lost = RequestLost(request_id=one.request_id, reason=reason)
             self._bus.publish(TOKENS, lost, gateway=one.gateway)
@@ -69,6 +97,7 @@ class TokenFrames:
 
     def tell_moved(self, request_id: str, worker: str, layers: int = 0) -> None:
         """Tell routers which worker has a request now that was here; it may be this one still."""
+        self.send_waiting()
         moved = RequestsMoved(worker=worker, previous=self._worker, request_ids=[request_id], layers=layers)
         self._bus.publish(MOVED, moved, previous=self._worker)
 
@@ -77,8 +106,3 @@ class TokenFrames:
         ended = self.history.ended() if connected else []
         if ended:
             self.tell_ended(ended)
-
-
-def _is_large(row: Tokens) -> bool:
-    """Whether a row may be half of what the bus takes at once: what is told of a prompt, or made of it."""
-    return bool(row.prompt_logprobs) or any(told.pooled for told in row.logprobs)

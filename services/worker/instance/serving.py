@@ -28,7 +28,7 @@ class ServingLoop:
     """Runs the requests of one model at a time. `on_step` is called after every step, and when a request moves."""
 
     def __init__(self, worker: str, bus: Bus, clock: Clock, runner: Runner, metrics: WorkerMetrics) -> None:
-        self.frames = TokenFrames(worker, bus)
+        self.frames = TokenFrames(worker, bus, clock)
         self._clock = clock
         self._runner = runner
         self._metrics = metrics
@@ -77,6 +77,7 @@ class ServingLoop:
     def close(self) -> None:
         """Take no more requests. Those that are left are dropped without a message: this worker no longer has them."""
         self.scheduler = None
+        self.frames.send_waiting()
         self.frames.history.drop_running()
         self.idle.set()
         self.changes.tell()

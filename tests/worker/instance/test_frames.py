@@ -1,15 +1,19 @@
 """What a worker sends of its requests: one frame a gateway, and large rows by themselves."""
 
+import asyncio
 from collections.abc import Callable
 
 from livescale.services.worker.instance.frames import TokenFrames
+from livescale.services.worker.instance.waiting_rows import FRAME_SECONDS
 from livescale.services.worker.scheduling.outputs import TokenOutput
 from livescale.shared.bus.contract import Bus
-from livescale.shared.messages.requests import RequestsEnded, TokenFrame, TokenLogprobs, Tokens
+from livescale.shared.messages.requests import RequestLost, RequestsEnded, Running, TokenFrame, TokenLogprobs, Tokens
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import ENDED, TOKENS
 from tests.clocks import LoopClock
+
+EPOCH = 1_000_000.0
 
 
 def row(id: str, gateway: str = "g-0", **more: object) -> TokenOutput:
@@ -21,7 +25,7 @@ def heard(send: Callable[[Bus], object]) -> list[tuple[str, TokenFrame | Request
     told: list[tuple[str, TokenFrame | RequestsEnded]] = []
 
     async def main() -> None:
-        broker = LocalBroker(LoopClock(epoch=1_000_000.0))
+        broker = LocalBroker(LoopClock(EPOCH))
         worker, other = broker.connect(), broker.connect()
         tokens, ended = await other.subscribe(TOKENS), await other.subscribe(ENDED)
         send(worker)
@@ -39,10 +43,10 @@ def heard(send: Callable[[Bus], object]) -> list[tuple[str, TokenFrame | Request
 
 def test_a_step_is_one_frame_for_each_gateway_and_steps_are_counted() -> None:
     def send(bus: Bus) -> None:
-        frames = TokenFrames("w-0", bus)
+        frames = TokenFrames("w-0", bus, LoopClock(EPOCH))
         frames.version = "v"
         sent = frames.send_all([row("a"), row("b", "g-1"), row("c")])
-        assert [one.request_id for one in sent] == ["a", "c", "b"]
+        assert [one.request_id for one in sent] == ["a", "b", "c"]
         frames.send_all([row("a")])
 
     told = [(hole, frame) for hole, frame in heard(send) if isinstance(frame, TokenFrame)]
@@ -58,11 +62,41 @@ def test_a_step_is_one_frame_for_each_gateway_and_steps_are_counted() -> None:
 def test_what_may_be_half_of_what_the_bus_takes_is_sent_by_itself() -> None:
     vector = [TokenLogprobs(0.0, pooled=b"\0" * 8)]
     outputs = [row("a"), row("scored", prompt_logprobs=[TokenLogprobs(-1.0)]), row("b"), row("pooled", logprobs=vector)]
-    told = heard(lambda bus: TokenFrames("w-0", bus).send_all(outputs))
+    told = heard(lambda bus: TokenFrames("w-0", bus, LoopClock(EPOCH)).send_all(outputs))
     frames = [[one.request_id for one in frame.rows] for _, frame in told if isinstance(frame, TokenFrame)]
     assert sorted(frames) == [["a", "b"], ["pooled"], ["scored"]]
 
 
 def test_a_router_hears_which_requests_left_and_how_many_tokens_they_have() -> None:
-    [(worker, ended)] = heard(lambda bus: TokenFrames("w-0", bus).tell_ended(["a", "b"], (3, 4)))
+    [(worker, ended)] = heard(lambda bus: TokenFrames("w-0", bus, LoopClock(EPOCH)).tell_ended(["a", "b"], (3, 4)))
     assert (worker, ended) == ("w-0", RequestsEnded(worker="w-0", request_ids=["a", "b"], tokens=[3, 4]))
+
+
+def later(index: int) -> TokenOutput:
+    return TokenOutput("g-0", Tokens(request_id="a", index=index, token_ids=[1]))
+
+
+async def frames_heard(act: Callable[[TokenFrames], object]) -> list[TokenFrame | RequestLost]:
+    """What a gateway has heard by the time that tokens wait at most, once `act` is done with frames."""
+    broker = LocalBroker(LoopClock(EPOCH))
+    worker, gateway = broker.connect(), broker.connect()
+    arriving = await gateway.subscribe(TOKENS, gateway="g-0")
+    frames = TokenFrames("w-0", worker, LoopClock(EPOCH))
+    for index in range(1, 4):
+        frames.send_all([later(index)])
+    act(frames)
+    await asyncio.sleep(2 * FRAME_SECONDS)
+    await worker.close()
+    await gateway.close()
+    return [received.message async for received in arriving]
+
+
+def test_tokens_of_steps_that_follow_at_once_leave_together_though_no_step_comes_any_more() -> None:
+    told = virtual_time.run(frames_heard(lambda frames: None))
+    assert [[row.index for row in frame.rows] for frame in told if isinstance(frame, TokenFrame)] == [[1], [2, 3]]
+
+
+def test_tokens_that_wait_leave_before_their_request_is_said_to_be_lost() -> None:
+    lost = Running(request_id="a", gateway="g-0", tokens=4)
+    told = virtual_time.run(frames_heard(lambda frames: frames.tell_lost([lost], "it was stopped")))
+    assert [type(one) for one in told] == [TokenFrame, TokenFrame, RequestLost]
