@@ -72,8 +72,7 @@ CONFIGS: dict[str, Config] = {
     ),
 }
 
-# Those of their matrices that fill panels can lie in them: of the second, keys and values do not. One of each
-# architecture is among them.
+# Those of their matrices that fill panels can lie in them: of the second, keys and values do not.
 PANEL_CONFIGS: dict[str, Config] = {
     "llama-panels-untied": _config(
         "LlamaConfig",
@@ -95,7 +94,6 @@ PANEL_CONFIGS: dict[str, Config] = {
         head_dim=32,
         tie_word_embeddings=True,
     ),
-    **{f"{one}-panels": config_of(**panel_fields(one)) for one in model_types() if generates(one)},
 }
 
 # These can be cut for two ranks and for four: each with keys of its own, or sharing them.
@@ -157,6 +155,13 @@ SMALL_CONFIGS: dict[str, Config] = {
     if generates(model_type)
 }
 
-OTHER_CONFIGS = {name: config_of(**one) for name, one in other_fields().items()}
+# One of each architecture, whose matrices fill panels.
+PANELS_OF_EACH: dict[str, Config] = {
+    f"{model_type}-panels": config_of(**panel_fields(model_type))
+    for model_type in model_types()
+    if generates(model_type)
+}
+
+OTHER_CONFIGS = {name: config_of(**one) for name, one in other_fields().items()} | PANELS_OF_EACH
 
 ALL_CONFIGS = ONE_LAYER | CONFIGS | PANEL_CONFIGS | CUT_CONFIGS | GPU_CONFIGS | SMALL_CONFIGS | OTHER_CONFIGS

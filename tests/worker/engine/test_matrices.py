@@ -9,7 +9,7 @@ from livescale.services.worker.engine.matrices import CompiledLinear, bytes_of, 
 from livescale.services.worker.engine.parameters import TorchLinear, block_tensors, multiply_panels
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.model.panels import to_panels
-from tests.worker.engine.configs import PANEL_CONFIGS
+from tests.worker.engine.configs import PANEL_CONFIGS, PANELS_OF_EACH
 from tests.worker.engine.models import KERNELS, Kind, checkpointed, kind, needs_kernels
 from tests.worker.serving import random_prompt, serve, strays, submit
 
@@ -34,7 +34,7 @@ def logits(engine: TorchEngine, layers: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("how", COMPILED)
-@pytest.mark.parametrize("name", PANEL_CONFIGS)
+@pytest.mark.parametrize("name", PANEL_CONFIGS | PANELS_OF_EACH)
 def test_the_layout_of_a_model_changes_no_bit(name: str, how: Kind) -> None:
     plain, panels = (checkpointed(name, "bfloat16", layout=layout) for layout in ("plain", "panels"))
     assert panels.manifest.version != plain.manifest.version
@@ -44,7 +44,7 @@ def test_the_layout_of_a_model_changes_no_bit(name: str, how: Kind) -> None:
     assert torch.equal(made, right)
 
 
-@pytest.mark.parametrize("name", PANEL_CONFIGS)
+@pytest.mark.parametrize("name", PANEL_CONFIGS | PANELS_OF_EACH)
 def test_torch_computes_with_panels_to_the_precision_of_bfloat16(name: str) -> None:
     prompts = {str(length): random_prompt(length, length) for length in (5, 60, 100, 129, 250)}
     engine = checkpointed(name, "bfloat16", layout="panels").engine()
