@@ -118,7 +118,8 @@ def told_packing(packing: Packing) -> str:
 def told(needs: Needs) -> list[str]:
     """The same for people. Layers of one size are told once."""
     layers = [size for name, size in needs.block_bytes.items() if name.startswith("layer-")]
-    sizes = ", ".join(f"{layers.count(size)} layers of {format_size(size)}" for size in dict.fromkeys(layers))
+    counts = {size: layers.count(size) for size in layers}
+    sizes = ", ".join(f"{n} {'layer' if n == 1 else 'layers'} of {format_size(size)}" for size, n in counts.items())
     first, *_, last = needs.block_bytes.values()
     packed = f", matrices of layers in {' and '.join(needs.quantized)}" if needs.quantized else ""
     return [

@@ -46,6 +46,7 @@ def test_what_it_needs_is_told() -> None:
     assert "Qwen2ForCausalLM will be served, up to 4096 tokens" in said
     assert "3 layers of" in said
     assert "tensor-parallel-size: 1, 2" in said
+    assert "2 layers of 544.8 kB, 1 layer of 544 kB" in run("check", str(tiny_checkpoint("bert"))).output
 
 
 def test_what_stands_in_the_way_is_told(tmp_path: Path) -> None:
