@@ -16,8 +16,8 @@ from math import prod
 from livescale.shared.messages.parameters import Block, DType, Layout, ModelConfig, Tensor
 from livescale.shared.model.declaration.tensors import EXPANDING, LOOKED_UP, Shapes, model_parameters, own_dtype
 from livescale.shared.model.packed.form import WEIGHT, packed_bytes, packing_of
-from livescale.shared.model.packed.shared_scales import share_scales, with_shared_scales
 from livescale.shared.model.sharding import shard_config
+from livescale.shared.model.shared_scales import share_scales, with_shared_scales
 
 ALIGNMENT = 64
 PANEL_ROWS, PANEL_STEP = 64, 32  # a panel has so many rows, and a multiple of so many columns
