@@ -25,8 +25,7 @@ from livescale.shared.runtime.clock import Clock, CountedIds
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
 from livescale.shared.simulation.processes import Process
 from livescale.shared.simulation.sparse_memory import SparseKv
-from livescale.shared.simulation.virtual_clock import VirtualClock
-from livescale.shared.simulation.virtual_time import machine_time
+from livescale.shared.simulation.virtual_clock import VirtualClock, machine_time
 
 EPOCH = 1_000_000.0  # wall time at the start
 

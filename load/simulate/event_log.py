@@ -12,7 +12,7 @@ import msgspec
 
 from livescale.shared.simulation.listeners import Listener
 from livescale.shared.simulation.local_bus import LocalBroker
-from livescale.shared.simulation.virtual_time import machine_time
+from livescale.shared.simulation.virtual_clock import machine_time
 
 # Decisions, plans, transfers, blocks, instances and leases; tokens; requests that moved or ended.
 LOGGED = ("evt.>", "tok.>", "req.>")

@@ -10,7 +10,7 @@ from livescale.shared.messages.membership import HostReport, LeaseChanged, Worke
 from livescale.shared.simulation.fair_flows import FairFlow, FairFlows
 from livescale.shared.simulation.listeners import Listener
 from livescale.shared.simulation.local_bus import LocalBroker
-from livescale.shared.simulation.virtual_time import machine_time
+from livescale.shared.simulation.virtual_clock import machine_time
 
 
 class CountedFlows(FairFlows):

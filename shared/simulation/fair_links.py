@@ -13,7 +13,8 @@ from typing import Any
 from livescale.shared.links.contract import Link, Peer
 from livescale.shared.links.shaping import PacedLink, PacedPeer, PeerRoutes
 from livescale.shared.simulation.fair_flows import FairFlow, FairFlows, FairMessage
-from livescale.shared.simulation.virtual_time import machine_time, running_loop
+from livescale.shared.simulation.virtual_clock import machine_time
+from livescale.shared.simulation.virtual_time import running_loop
 from livescale.shared.topology.paths import Resource
 
 

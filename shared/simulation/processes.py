@@ -10,7 +10,8 @@ from typing import cast
 
 from livescale.shared.runtime.running_loop import MOST_SECONDS
 from livescale.shared.simulation.handles import process_of
-from livescale.shared.simulation.virtual_time import machine_time, running_loop
+from livescale.shared.simulation.virtual_clock import machine_time
+from livescale.shared.simulation.virtual_time import running_loop
 
 
 class Process:

@@ -1,4 +1,4 @@
-"""The clock of simulated processes."""
+"""The clock of simulated processes, and that of who watches them."""
 
 from livescale.shared.runtime.clock import RunningClock
 from livescale.shared.simulation.virtual_time import running_loop
@@ -25,3 +25,9 @@ class VirtualClock(RunningClock):
         if self._virtual.slept:
             return self._epoch + self.now() + self.away
         return self._epoch + self._virtual.now
+
+
+def machine_time() -> float:
+    """Seconds since the start of the simulation, for who watches it; each process has a time of its own, which leaves
+    out its sleeps."""
+    return running_loop().now

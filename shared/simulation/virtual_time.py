@@ -36,12 +36,6 @@ class LeftoverTasks(Exception):
     """The main coroutine returned while tasks it had started still ran."""
 
 
-def machine_time() -> float:
-    """Seconds since the start of the simulation, for who watches it; each process has a time of its own, which leaves
-    out its sleeps."""
-    return running_loop().now
-
-
 def running_loop() -> "VirtualTimeLoop":
     """The loop that runs the caller."""
     return cast("VirtualTimeLoop", asyncio.get_running_loop())

@@ -24,6 +24,7 @@ from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import Named
 from livescale.shared.simulation import virtual_time
+from livescale.shared.simulation.virtual_clock import machine_time
 from livescale.shared.subjects import MANIFEST
 
 START_SECONDS = 120.0
@@ -83,11 +84,11 @@ class SeedRun:
             await register(self._cluster, spec)
         if not self._system.early:
             await until(self._is_ready, START_SECONDS, START_LOOK_SECONDS)
-        self.history.ready_at = virtual_time.machine_time()
+        self.history.ready_at = machine_time()
         looking = self._tasks.create_task(self._look(), name="looks")
         clients = self._tasks.create_task(self._clients.run(), name="clients")
         await self._trouble.run(self._system.faults)
-        self.history.calm_at = virtual_time.machine_time()
+        self.history.calm_at = machine_time()
         await self._rest()
         for task in (looking, clients):
             task.cancel()
@@ -120,7 +121,7 @@ class SeedRun:
         while True:
             await asyncio.sleep(POLICY_LOOK_SECONDS)
             self._note_counts()
-            now, history, cluster = virtual_time.machine_time(), self.history, self._cluster
+            now, history, cluster = machine_time(), self.history, self._cluster
             self._awaited.note(waits_for_dead(cluster), now)
             self._told.note(waits_for_told(cluster), now)
             troubles, strays = history.troubles, history.strays
@@ -129,7 +130,7 @@ class SeedRun:
 
     def _note_counts(self) -> None:
         """Note how long a router has counted requests as running, although every client has its answer."""
-        now, history = virtual_time.machine_time(), self.history
+        now, history = machine_time(), self.history
         can_be_wrong = history.calm_at and self._clients.are_complete
         if not (can_be_wrong and any(queue.running for queue in self._reports.queues())):
             self._right_at = now
@@ -143,14 +144,14 @@ class SeedRun:
         history = self.history
         deadline = history.calm_at + REST_SECONDS
         while True:
-            now = virtual_time.machine_time()
+            now = machine_time()
             for model in copies(self._reports.of_running()):
                 history.copied_at.setdefault(model, now)
             await self._learn_all()
             lacking = [f"no copy of {name} is back" for name in history.sizes if name not in history.copied_at]
             history.amiss = self._clients.missing() or await unrest(self._cluster, self._reports) or lacking
             if not history.amiss:
-                history.rested_at = virtual_time.machine_time()
+                history.rested_at = machine_time()
             if not history.amiss or now >= deadline:
                 return
             await asyncio.sleep(REST_LOOK_SECONDS)
@@ -186,7 +187,7 @@ def play(system: SeedSystem) -> SeedResult:
             finally:
                 history.struck = run.struck
                 history.events, history.digest = cluster.log.events, cluster.log.digest()
-                seconds = virtual_time.machine_time()
+                seconds = machine_time()
                 await cluster.close()
 
     with quiet(), capture_logs() as logs:

@@ -15,7 +15,7 @@ from livescale.load.simulate.seeds.looks import processes_that_are
 from livescale.load.simulate.seeds.watched import WatchedCluster
 from livescale.shared.bus.contract import BusError
 from livescale.shared.messages.scaling import Scale, SetRole
-from livescale.shared.simulation.virtual_time import machine_time
+from livescale.shared.simulation.virtual_clock import machine_time
 from livescale.shared.subjects import ROLE, SCALE
 
 COMMAND_SECONDS = 5.0

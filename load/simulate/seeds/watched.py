@@ -12,7 +12,7 @@ from livescale.shared.messages.transfers import Load
 from livescale.shared.model.latency import find_latency
 from livescale.shared.runtime.clock import Clock
 from livescale.shared.simulation.listeners import Listener
-from livescale.shared.simulation.virtual_time import machine_time
+from livescale.shared.simulation.virtual_clock import machine_time
 from livescale.shared.subjects import LOAD
 
 

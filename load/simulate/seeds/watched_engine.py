@@ -12,7 +12,7 @@ from livescale.shared.links.contract import View, checksum
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.model.latency import Latency
 from livescale.shared.runtime.clock import Clock
-from livescale.shared.simulation.virtual_time import machine_time
+from livescale.shared.simulation.virtual_clock import machine_time
 
 
 class WatchedRunner(ModelledRunner):

@@ -5,7 +5,7 @@ from random import Random
 from livescale.load.simulate.seeds.history import Delivered, History
 from livescale.shared.simulation.modelled_links import Content, Mailbox, ModelledNetwork, Way
 from livescale.shared.simulation.sparse_memory import SparseContent
-from livescale.shared.simulation.virtual_time import machine_time
+from livescale.shared.simulation.virtual_clock import machine_time
 
 DAMAGED = bytes(byte ^ 0xFF for byte in range(256))
 LEAST_DAMAGED_BYTES = 256  # smaller messages are of protocols, whose links check them

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from livescale.shared.runtime.moving_deadline import MovingDeadline
-from livescale.shared.simulation.virtual_time import machine_time, run, running_loop
+from livescale.shared.simulation.virtual_clock import machine_time
+from livescale.shared.simulation.virtual_time import run, running_loop
 
 FOREVER = 1e6
 

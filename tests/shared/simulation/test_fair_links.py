@@ -12,7 +12,8 @@ from livescale.shared.simulation.fair_flows import FairFlows
 from livescale.shared.simulation.fair_links import FairLink, FairShares
 from livescale.shared.simulation.modelled_links import ModelledNetwork
 from livescale.shared.simulation.processes import Process
-from livescale.shared.simulation.virtual_time import machine_time, run
+from livescale.shared.simulation.virtual_clock import machine_time
+from livescale.shared.simulation.virtual_time import run
 from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, TopologyHost
 
 DELAY = 0.001

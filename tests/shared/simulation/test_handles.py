@@ -8,6 +8,7 @@ import pytest
 from livescale.shared.runtime.running_loop import MOST_SECONDS
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.processes import Process
+from livescale.shared.simulation.virtual_clock import machine_time
 from livescale.shared.simulation.virtual_time import VirtualTimeLoop
 
 
@@ -65,7 +66,7 @@ def test_a_timer_counts_the_time_of_its_process_though_it_was_set_before_anyone_
         process = Process()
 
         def fire(name: str) -> None:
-            fired.append((name, virtual_time.machine_time()))
+            fired.append((name, machine_time()))
 
         loop.call_later(1.5, fire, "early", context=process.context())
         loop.call_later(4.0, fire, "late", context=process.context())

@@ -3,7 +3,8 @@
 import asyncio
 
 from livescale.shared.simulation.overdue import OverdueFutures
-from livescale.shared.simulation.virtual_time import machine_time, run
+from livescale.shared.simulation.virtual_clock import machine_time
+from livescale.shared.simulation.virtual_time import run
 
 
 def test_each_fails_at_its_own_time_unless_it_is_done_or_taken_out() -> None:
