@@ -118,7 +118,7 @@ async def test_a_long_conversation_condemns_no_template() -> None:
     patient = made("{% for m in messages %}{% for i in range(9999) %}{% endfor %}{% endfor %}")
     async with Templates(noon, SECONDS) as templates:
         with pytest.raises(TemplateRefusal):
-            await templates.render(patient, [ChatMessage(role="user", content="x" * 50)] * 2_000)
+            await templates.render(patient, [ChatMessage(role="user", content="x")] * 50_000)
         assert await templates.render(patient, CHAT) == ""
 
 
