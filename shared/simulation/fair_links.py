@@ -14,7 +14,7 @@ from livescale.shared.links.contract import Link, Peer
 from livescale.shared.links.shaping import PacedLink, PacedPeer, PeerRoutes
 from livescale.shared.simulation.fair_flows import FairFlow, FairFlows, FairMessage
 from livescale.shared.simulation.virtual_clock import machine_time
-from livescale.shared.simulation.virtual_time import running_loop
+from livescale.shared.simulation.virtual_time import end, running_loop
 from livescale.shared.topology.paths import Resource
 
 
@@ -33,7 +33,7 @@ class FairShares:
             return
         loop = running_loop()
         passing = loop.create_future()
-        message = FairMessage(size_bytes, partial(_end, passing))
+        message = FairMessage(size_bytes, partial(end, passing, None))
         self.flows.add(flow, message, loop.now)
         self._settle_soon()
         try:
@@ -68,11 +68,6 @@ class FairShares:
         self.flows.end(flow).through()
         self._arm(flow)
         self._settle_soon()
-
-
-def _end(passing: "asyncio.Future[None]") -> None:
-    if not passing.done():
-        passing.set_result(None)
 
 
 class FairPeer(PacedPeer):

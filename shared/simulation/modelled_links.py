@@ -13,6 +13,7 @@ from livescale.shared.links.contract import Buffer, LinkError, View
 from livescale.shared.links.link_path import LinkPath
 from livescale.shared.simulation.overdue import OverdueFutures
 from livescale.shared.simulation.sparse_memory import SparseBytes, SparseContent, SparseKv
+from livescale.shared.simulation.virtual_time import end
 
 PATH = LinkPath("modelled", "a simulation hands messages over in its own memory")
 Content = bytes | memoryview | SparseContent  # of a message, by the kind of its memory
@@ -195,18 +196,13 @@ class ModelledPeer:
         channel."""
         loop = asyncio.get_running_loop()
         passed: asyncio.Future[None] = loop.create_future()
-        timer = loop.call_later(self._network.delay_seconds, _end, passed)
+        timer = loop.call_later(self._network.delay_seconds, end, passed, None)
         try:
             await passed
         except asyncio.CancelledError:
             timer.cancel()
             await self.close()
             raise
-
-
-def _end(passed: "asyncio.Future[None]") -> None:
-    if not passed.done():
-        passed.set_result(None)
 
 
 class ModelledLink:

@@ -230,7 +230,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         except Exception as error:  # noqa: BLE001 whatever it is, it belongs to who asked
             self.call_soon(_fail, future, error)
         else:
-            self.call_soon(_end, future, result)
+            self.call_soon(end, future, result)
         return future
 
     def run_in_thread(self, executor: Executor, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
@@ -244,7 +244,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.in_threads -= 1
 
 
-def _end(future: asyncio.Future[T], result: T) -> None:
+def end(future: asyncio.Future[T], result: T) -> None:
+    """Give a future its result, unless nobody waits for it any more."""
     if not future.done():
         future.set_result(result)
 

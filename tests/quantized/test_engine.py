@@ -11,11 +11,10 @@ from safetensors.torch import load_file, save_file
 
 from livescale.load.make_model import make_model
 from livescale.load.sizes import Quantized
-from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.parameters import block_tensors, unpacked
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.messages.parameters import Layout
-from tests.worker.engine.models import KERNELS, Checkpointed, Kind, kind
+from tests.worker.engine.models import KERNELS, Checkpointed, Kind, kind, read_blocks
 from tests.worker.serving import mixed_requests, serve, serve_each
 
 TOKENS = tuple(range(3, 103))
@@ -27,10 +26,7 @@ HOW: tuple[Quantized, ...] = ("int4", "int8", "fp8")
 
 
 def read(directory: Path, shards: int = 1, layout: Layout = "panels") -> Checkpointed:
-    checkpoint = open_checkpoint(directory, "bfloat16", shards, layout)
-    blocks = tuple(bytearray(one.size_bytes) for one in checkpoint.layouts)
-    checksums = [checkpoint.read_block(index, memoryview(block)) for index, block in enumerate(blocks)]
-    return Checkpointed(checkpoint.manifest(checksums), blocks)
+    return read_blocks(directory, "bfloat16", shards, layout)
 
 
 def all_tensors(model: Checkpointed) -> dict[str, torch.Tensor]:

@@ -141,11 +141,11 @@ def strays(name: str, prompts: Mapping[str, list[int]], served: Served) -> tuple
         ours.append(served.rows(key).float().cpu() - right)
         theirs.append(kept_logits(name, prompt, tokens, "bfloat16") - right)
     if checkpointed(name).manifest.config.experts is not None:
-        return _median_row(ours), _median_row(theirs)
+        return median_row(ours), median_row(theirs)
     return _root_mean_square(ours), _root_mean_square(theirs)
 
 
-def _median_row(errors: list[torch.Tensor]) -> float:
+def median_row(errors: list[torch.Tensor]) -> float:
     return float(torch.cat(errors).square().mean(dim=1).sqrt().median())
 
 

@@ -18,7 +18,7 @@ class WaitingRows:
     def __init__(self) -> None:
         self._rows: dict[str, list[Tokens]] = {}
         self._urgent: set[str] = set()  # gateways that one of the rows is for which must not wait
-        self._left: dict[str, float] = {}  # by gateway, when the last frame left
+        self._left: dict[str, float] = {}  # by gateway, when the last frame left, if it was a moment ago
 
     def __len__(self) -> int:
         return sum(map(len, self._rows.values()))
@@ -31,8 +31,9 @@ class WaitingRows:
 
     def take_due(self, now: float) -> Iterator[tuple[str, list[Tokens]]]:
         """The rows that have to leave now, by gateway. They wait no longer."""
+        self._left = {gateway: at for gateway, at in self._left.items() if now - at < FRAME_SECONDS}
         for gateway in list(self._rows):
-            if gateway in self._urgent or now - self._left.get(gateway, -FRAME_SECONDS) >= FRAME_SECONDS:
+            if gateway in self._urgent or gateway not in self._left:
                 yield gateway, self._take(gateway, now)
 
     def take_all(self, now: float) -> Iterator[tuple[str, list[Tokens]]]:

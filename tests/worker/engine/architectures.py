@@ -219,10 +219,16 @@ def other_fields() -> dict[str, dict[str, Any]]:
     return {"phi3-longrope": long} | {f"{one}-four": {"model_type": one, **_of_eight_heads(one)} for one in generating}
 
 
-def _of_eight_heads(model_type: str) -> dict[str, Any]:
-    fields = {**fields_of(model_type), "num_attention_heads": 8}
+def _with_heads(model_type: str, count: int) -> dict[str, Any]:
+    """The small model's keys with so many heads. Each has keys of its own where those of the small model do."""
+    fields = {**fields_of(model_type), "num_attention_heads": count}
     if fields.get("num_key_value_heads") == SHAPE["num_attention_heads"]:
-        fields["num_key_value_heads"] = 8
+        fields["num_key_value_heads"] = count
+    return fields
+
+
+def _of_eight_heads(model_type: str) -> dict[str, Any]:
+    fields = _with_heads(model_type, 8)
     if model_type == "phi3":  # heads of 12 numbers
         fields["rope_parameters"] = {**fields["rope_parameters"], "partial_rotary_factor": 0.5}
     return fields
@@ -230,9 +236,7 @@ def _of_eight_heads(model_type: str) -> dict[str, Any]:
 
 def panel_fields(model_type: str) -> dict[str, Any]:
     """The keys of a model that generates, with its type, whose matrices fill panels, the router's too."""
-    fields = {**fields_of(model_type), "hidden_size": 128, "num_attention_heads": 4, "num_hidden_layers": 4}
-    if fields.get("num_key_value_heads") == SHAPE["num_attention_heads"]:
-        fields["num_key_value_heads"] = 4
+    fields = {**_with_heads(model_type, 4), "hidden_size": 128, "num_hidden_layers": 4}
     sizes = IN_PANELS | ({"intermediate_size": 64} if model_type in ("olmoe", "gpt_oss") else {})
     return {"model_type": model_type, **fields, **{key: sizes[key] for key in sizes if key in fields}}
 

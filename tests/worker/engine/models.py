@@ -144,8 +144,13 @@ def reference(name: str, dtype: DType = "float32") -> "transformers.PreTrainedMo
 @cache
 def checkpointed(name: str, dtype: DType = "float32", shards: int = 1, layout: Layout = "plain") -> Checkpointed:
     """The same model as a host reads it from a Hugging Face directory, for so many ranks."""
-    checkpoint = open_checkpoint(saved(name), dtype, shards, layout)
-    blocks = tuple(bytearray(layout.size_bytes) for layout in checkpoint.layouts)
+    return read_blocks(saved(name), dtype, shards, layout)
+
+
+def read_blocks(directory: Path, dtype: DType, shards: int = 1, layout: Layout = "plain") -> Checkpointed:
+    """What a host reads from a Hugging Face directory."""
+    checkpoint = open_checkpoint(directory, dtype, shards, layout)
+    blocks = tuple(bytearray(one.size_bytes) for one in checkpoint.layouts)
     checksums = [checkpoint.read_block(index, memoryview(block)) for index, block in enumerate(blocks)]
     return Checkpointed(checkpoint.manifest(checksums), blocks)
 
@@ -161,8 +166,13 @@ def saved(name: str) -> Path:
 
 def reference_logits(name: str, prompt: list[int], tokens: list[int], dtype: DType = "float32") -> torch.Tensor:
     """What each of these tokens is chosen from after the prompt and those before it, `[token, vocab]` in float32."""
+    return logits_of(reference(name, dtype), prompt, tokens)
+
+
+def logits_of(model: "transformers.PreTrainedModel", prompt: list[int], tokens: list[int]) -> torch.Tensor:
+    """The same of any model."""
     with torch.inference_mode():
-        logits: torch.Tensor = reference(name, dtype)(torch.tensor([prompt + tokens[:-1]])).logits[0]
+        logits: torch.Tensor = model(torch.tensor([prompt + tokens[:-1]])).logits[0]
         return logits[len(prompt) - 1 :].to(torch.float32, copy=True)
 
 

@@ -12,14 +12,13 @@ import torch
 import transformers
 from transformers.utils.logging import disable_progress_bar
 
-from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Sampling, Submit
 from tests.checkpoints import write_pooling
 from tests.worker.engine.architectures import fields_of
-from tests.worker.engine.models import Checkpointed
+from tests.worker.engine.models import Checkpointed, read_blocks
 from tests.worker.serving import limits, submit
 
 Numbers = npt.NDArray[np.float64]
@@ -77,10 +76,7 @@ def pooling_checkpoint(
             write_pooling(directory, pooling)
         if use == "images":
             preprocessor(model_type).save_pretrained(directory)
-        checkpoint = open_checkpoint(directory, dtype, shards)
-        blocks = tuple(bytearray(layout.size_bytes) for layout in checkpoint.layouts)
-        checksums = [checkpoint.read_block(index, memoryview(block)) for index, block in enumerate(blocks)]
-        return Checkpointed(checkpoint.manifest(checksums), blocks)
+        return read_blocks(directory, dtype, shards)
 
 
 def asking(key: str, prompt: Iterable[int]) -> Submit:

@@ -4,9 +4,9 @@ import pytest
 
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.bench.transfer.fleet import CarriedPlan, chain_jobs, seconds, started
-from livescale.load.bench.transfer.multicast import flat, middle
-from livescale.services.planner.plans.make_plan import make_plan
+from livescale.load.bench.transfer.multicast import middle
 from livescale.shared.runtime.settings import LinkSettings
+from tests.load.bench.transfer.carried_plans import carried
 
 MIB = 1 << 20
 
@@ -28,18 +28,6 @@ def test_a_process_that_cannot_open_its_link_is_reported() -> None:
     settings = LinkSettings(bind="203.0.113.7")
     with pytest.raises(BenchFailed, match=r"process 0: bind: .*203\.0\.113\.7"), started(1, settings, [4096]):
         pass
-
-
-RATE = 100e6
-SIZES = [1_000_000] * 4
-
-
-def carried(seconds: float, sources: int = 1) -> CarriedPlan:
-    _, multicast = flat(4, sources, RATE, SIZES)
-    plan = make_plan("binomial", multicast, sources=sources, blocks=4)
-    return CarriedPlan(
-        plan, {target: {block: seconds * (block + 1) / 4 for block in range(4)} for target in plan.targets}
-    )
 
 
 def test_a_plan_took_as_long_as_its_last_target_and_the_median_of_runs_counts() -> None:

@@ -5,21 +5,8 @@ from click.testing import CliRunner
 
 from livescale.load.bench.record import measured
 from livescale.load.bench.transfer.command import transfer
-from livescale.load.bench.transfer.fleet import CarriedPlan
-from livescale.load.bench.transfer.multicast import flat
 from livescale.load.bench.transfer.picture import draw_transfers
-from livescale.services.planner.plans.make_plan import make_plan
-
-RATE = 100e6
-SIZES = [1_000_000] * 4
-
-
-def carried(seconds: float, sources: int = 1) -> CarriedPlan:
-    _, multicast = flat(4, sources, RATE, SIZES)
-    plan = make_plan("binomial", multicast, sources=sources, blocks=4)
-    return CarriedPlan(
-        plan, {target: {block: seconds * (block + 1) / 4 for block in range(4)} for target in plan.targets}
-    )
+from tests.load.bench.transfer.carried_plans import carried
 
 
 def test_the_picture_has_a_bar_for_each_ratio_and_a_panel_for_each_plan() -> None:
