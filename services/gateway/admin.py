@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from livescale.services.gateway.answers import Listing, instances
+from livescale.services.gateway.answers import DecisionList, EntryList, InstanceList, Listing, instances
 from livescale.services.gateway.bodies import ModelRequest, RoleRequest, ScaleRequest
 from livescale.services.gateway.errors import bad_request, from_bus
 from livescale.services.gateway.models import RegisteredModels
+from livescale.services.gateway.operation import BODY_ERRORS, BUS_ERRORS, Operation
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.responses import json_answer
 from livescale.shared.bus.contract import A, Bus, BusError, Call, Q
-from livescale.shared.messages.registry import AskSnapshot, Named
-from livescale.shared.messages.scaling import AskDecisions, Scale, SetRole
+from livescale.shared.messages.registry import AskSnapshot, ModelEntry, Named
+from livescale.shared.messages.scaling import AskDecisions, RoleSet, Scale, ScaleAccepted, SetRole
 from livescale.shared.subjects import DECISIONS, REGISTER, REMOVE, ROLE, SCALE, SNAPSHOT
 
 ASK_TIMEOUT_SECONDS = 2.0
@@ -73,3 +74,85 @@ class Admin:
             return await self.bus.call(call, message, timeout=timeout)
         except BusError as error:
             raise from_bus(error, model) from None
+
+
+def admin_operations(admin: Admin) -> list[Operation]:
+    """The operations of the operator's endpoints, for the application and OpenAPI."""
+    return [*_questions(admin), *_orders(admin)]
+
+
+def _questions(admin: Admin) -> list[Operation]:
+    return [
+        Operation(
+            "GET",
+            "/admin/v1/models",
+            admin.list_models,
+            "Models as registered, with their state",
+            {200: EntryList},
+            errors=BUS_ERRORS,
+            protected=True,
+        ),
+        Operation(
+            "GET",
+            "/admin/v1/instances",
+            admin.list_instances,
+            "Instances with their workers and states",
+            {200: InstanceList},
+            errors=BUS_ERRORS,
+            protected=True,
+        ),
+        Operation(
+            "GET",
+            "/admin/v1/decisions",
+            admin.decisions,
+            "The monitor's last decisions, with inputs, rule and reason; newest last",
+            {200: DecisionList},
+            query=(("model", "Of this model only"), ("limit", "At most so many; 20 by default")),
+            errors=(400, *BUS_ERRORS),
+            protected=True,
+        ),
+    ]
+
+
+def _orders(admin: Admin) -> list[Operation]:
+    return [
+        Operation(
+            "POST",
+            "/admin/v1/models",
+            admin.register,
+            "Register a model, a new version of one, or other limits; answered once its checkpoint was checked",
+            {201: ModelEntry},
+            body=ModelRequest,
+            errors=(*BODY_ERRORS, 404, 409, 422, *BUS_ERRORS),
+            protected=True,
+        ),
+        Operation(
+            "DELETE",
+            "/admin/v1/models/{model}",
+            admin.remove,
+            "Take a model out of service: no new requests, its instances drain, its memory is given back",
+            {202: ModelEntry},
+            errors=(404, *BUS_ERRORS),
+            protected=True,
+        ),
+        Operation(
+            "POST",
+            "/admin/v1/scale",
+            admin.scale,
+            "Have this many instances of a model",
+            {202: ScaleAccepted},
+            body=ScaleRequest,
+            errors=(*BODY_ERRORS, 404, 409, *BUS_ERRORS),
+            protected=True,
+        ),
+        Operation(
+            "POST",
+            "/admin/v1/role",
+            admin.set_role,
+            "Have the instance that a worker leads prefer to prefill, to decode, or neither; only routing changes",
+            {200: RoleSet},
+            body=RoleRequest,
+            errors=(*BODY_ERRORS, 404, 409, *BUS_ERRORS),
+            protected=True,
+        ),
+    ]

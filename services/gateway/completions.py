@@ -3,118 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
-from functools import partial
 
-from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from livescale.services.gateway.access import Visit
-from livescale.services.gateway.beam_response import BeamResponse, searches_of
-from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions, asked_logprobs, choices
-from livescale.services.gateway.checks import check_choices
+from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
+from livescale.services.gateway.completion_maker import CompletionMaker, public_id
 from livescale.services.gateway.completion_response import CompletionResponse
 from livescale.services.gateway.errors import NO_OTHERS, renamed
-from livescale.services.gateway.generation import Backend, Generation
-from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.prompt_maker import PromptMaker
 from livescale.services.gateway.responses import EventStreamResponse, json_answer, while_connected
-from livescale.services.gateway.settings import GatewaySettings
 from livescale.services.gateway.shapes import ChatShape, CompletionShape, ResponseShape
-from livescale.services.gateway.spans import Tracing
-from livescale.services.gateway.structured_options import constraint_of
-from livescale.services.gateway.submission import (
-    Origin,
-    Prompts,
-    TokenRules,
-    echoes_of,
-    envelope_of,
-    make_output,
-    submits_of,
-    truncated,
-)
-from livescale.shared.bus.contract import Context
-from livescale.shared.runtime.clock import Ids
-
-
-@dataclass(frozen=True)
-class CompletionMaker:
-    """Prepares responses that generate. `gateway` is the id that workers send tokens to."""
-
-    settings: GatewaySettings
-    gateway: str
-    ids: Ids
-    backend: Backend
-    prompts: PromptMaker
-    grammars: Grammars
-    tracing: Tracing
-
-    async def prepare(self, request: Request, asked: Prompts, shape: ResponseShape) -> CompletionResponse:
-        """The response to these prompts, in this shape. Nothing runs yet. Raises ApiError."""
-        body, text, reading = asked.body, asked.text, asked.reading
-        check_choices(body, len(asked.prompts), self.settings.max_prompts)
-        prompts = [truncated(body, prompt, asked.context_limit) for prompt in asked.prompts]
-        client = request.state.visit.who
-        constraint = (None if reading is None else reading.constraint) or constraint_of(body)
-        grammar = "" if constraint is None else await self.grammars.of(constraint, text, client)
-        if reading is not None and reading.grammar:
-            grammar = reading.grammar
-        param = None if constraint is None else constraint.param
-        rules = TokenRules(await self.prompts.bad_words(body, text), grammar, param)
-        return self._response(request, replace(asked, prompts=prompts), rules, shape)
-
-    def _response(
-        self, request: Request, asked: Prompts, rules: TokenRules, shape: ResponseShape
-    ) -> CompletionResponse:
-        request_id, wall, body, each = self.ids.new("req"), self.backend.clock.wall(), asked.body, choices(asked.body)
-        deadline = wall + min(body.timeout or self.settings.default_timeout_s, self.settings.max_timeout_s)
-        visit: Visit = request.state.visit
-        submits = submits_of(asked, Origin(request_id, self.gateway, deadline, client=visit.who), rules)
-        public = take_id(request, body) or request_id.removeprefix("req-")
-        envelope = envelope_of(asked, f"{shape.prefix}-{public}", int(wall))
-        visit.reserve(sum(map(len, asked.prompts)) + sum(submit.max_tokens for submit in submits))
-        trace = self.tracing.begin(request.headers, body, envelope.id)
-        if trace.traceparent is not None:
-            submits = [replace(submit, traceparent=trace.traceparent) for submit in submits]
-        context = Context(deadline=deadline, request_id=public_id(request), traceparent=trace.traceparent)
-        outputs = [make_output(body, asked.text, submit, asked.reading, index) for index, submit in enumerate(submits)]
-        generations = [
-            Generation(
-                self.backend, submit, output, context, follows=index % each > 0, grammar_param=rules.grammar_param
-            )
-            for index, (submit, output) in enumerate(zip(submits, outputs, strict=True))
-        ]
-        make: type[CompletionResponse] | partial[BeamResponse] = CompletionResponse
-        if body.use_beam_search:
-            searches = searches_of(body, submits, self.backend, context)
-            make = partial(BeamResponse, searches=searches, top=asked_logprobs(body))
-        return make(
-            shape=shape,
-            envelope=envelope,
-            prompts=asked.prompts,
-            n=body.n,
-            generations=generations,
-            echoes=echoes_of(body, asked.prompts, asked.text),
-            trace=trace,
-            spend=visit.spend,
-            interval=body.stream_interval,
-            deadline=deadline,
-        )
-
-
-def take_id(request: Request, body: GenerationOptions) -> str | None:
-    """The id that the body gives the request, by which it is then known; None where there is none, or the header has
-    one."""
-    if body.request_id is None or "x-request-id" in request.headers:
-        return None
-    request.state.request_id = body.request_id
-    return body.request_id
-
-
-def public_id(request: Request) -> str:
-    """The id that clients know the request by: the one they gave it, otherwise the gateway's."""
-    return str(request.state.request_id)
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def _responses(api: ResponsesApi) -> list[Operation]:
         Operation(
             "GET",
             "/v1/responses/{response_id}",
-            api.retrieve,
+            api.kept.retrieve,
             "A response that was kept",
             {200: objects.ResponseObject},
             errors=(400, 404, *BUS_ERRORS),
@@ -132,7 +132,7 @@ def _responses(api: ResponsesApi) -> list[Operation]:
         Operation(
             "DELETE",
             "/v1/responses/{response_id}",
-            api.delete,
+            api.kept.delete,
             "Keep a response no longer",
             {200: objects.DeletedResponse},
             errors=(404, *BUS_ERRORS),
@@ -141,7 +141,7 @@ def _responses(api: ResponsesApi) -> list[Operation]:
         Operation(
             "POST",
             "/v1/responses/{response_id}/cancel",
-            api.cancel,
+            api.kept.cancel,
             "Cancel a response that is made in the background",
             {200: objects.ResponseObject},
             errors=(400, 404, 500, *BUS_ERRORS),
@@ -156,7 +156,7 @@ def _inputs(api: ResponsesApi) -> list[Operation]:
         Operation(
             "GET",
             "/v1/responses/{response_id}/input_items",
-            api.input_items,
+            api.kept.input_items,
             "What a response that was kept was made of, earlier turns included",
             {200: ItemList},
             query=QUERY,

@@ -62,7 +62,7 @@ class Gateway:
                 group.create_task(endpoints.responses.run(), name="responses")
                 group.create_task(self._membership.run(), name="membership")
                 self._say_ready(url_of(bound))
-                group.create_task(endpoints.prepare(), name="beside")
+                group.create_task(endpoints.processes.prepare(), name="beside")
                 # The server is not a task of the group: it ends its requests while tokens still arrive.
                 await Server(app, bound, settings.shutdown_grace_s, settings.unread_timeout_s).run()
 

@@ -3,21 +3,18 @@
 Routes and documentation are made from this list.
 """
 
-from typing import Any
-
-from livescale.services.gateway import answers, bodies
+from livescale.services.gateway import answers
 from livescale.services.gateway.adapters import AdapterApi, adapter_operations
-from livescale.services.gateway.admin import Admin
+from livescale.services.gateway.admin import Admin, admin_operations
 from livescale.services.gateway.catalog import Catalog
 from livescale.services.gateway.completions import Completions
 from livescale.services.gateway.generation_operations import generation_operations
-from livescale.services.gateway.operation import BODY_ERRORS, BUS_ERRORS, MODEL_ERRORS, Operation
+from livescale.services.gateway.operation import Operation
 from livescale.services.gateway.pooling_api import PoolingApi
 from livescale.services.gateway.pooling_operations import pooling_operations
 from livescale.services.gateway.probes import Probes
 from livescale.services.gateway.responses_api import ResponsesApi
-from livescale.shared.messages.registry import ModelEntry
-from livescale.shared.messages.scaling import RoleSet, ScaleAccepted
+from livescale.services.gateway.tokenization import Tokenization, token_operations
 
 
 def operations(
@@ -25,6 +22,7 @@ def operations(
     responses: ResponsesApi,
     pooling: PoolingApi,
     catalog: Catalog,
+    tokenization: Tokenization,
     admin: Admin,
     probes: Probes,
     adapters: AdapterApi,
@@ -35,9 +33,8 @@ def operations(
         *pooling_operations(pooling),
         *_models(catalog),
         *adapter_operations(adapters),
-        *_tokens(catalog),
-        *_admin_questions(admin),
-        *_admin_orders(admin),
+        *token_operations(tokenization),
+        *admin_operations(admin),
         *_probes(probes),
     ]
 
@@ -60,119 +57,6 @@ def _models(catalog: Catalog) -> list[Operation]:
             "One model",
             {200: answers.ModelCard},
             errors=(404, 503),
-            protected=True,
-        ),
-    ]
-
-
-def _tokens(catalog: Catalog) -> list[Operation]:
-    errors = (*BODY_ERRORS, *MODEL_ERRORS)
-    return [
-        Operation(
-            "POST",
-            "/tokenize",
-            catalog.tokenize,
-            "The token ids of a prompt or of messages",
-            {200: answers.Tokenized},
-            body=bodies.TokenizeRequest,
-            errors=errors,
-            protected=True,
-        ),
-        Operation(
-            "POST",
-            "/detokenize",
-            catalog.detokenize,
-            "The text of token ids",
-            {200: answers.Detokenized},
-            body=bodies.DetokenizeRequest,
-            errors=errors,
-            protected=True,
-        ),
-        Operation(
-            "GET",
-            "/tokenizer_info",
-            catalog.tokenizer_info,
-            "What the checkpoint says of its tokenizer, with its chat template",
-            {200: dict[str, Any]},
-            query=(("model", "A registered model; may be left out where there is only one"),),
-            errors=(400, *MODEL_ERRORS),
-            protected=True,
-        ),
-    ]
-
-
-def _admin_questions(admin: Admin) -> list[Operation]:
-    return [
-        Operation(
-            "GET",
-            "/admin/v1/models",
-            admin.list_models,
-            "Models as registered, with their state",
-            {200: answers.EntryList},
-            errors=BUS_ERRORS,
-            protected=True,
-        ),
-        Operation(
-            "GET",
-            "/admin/v1/instances",
-            admin.list_instances,
-            "Instances with their workers and states",
-            {200: answers.InstanceList},
-            errors=BUS_ERRORS,
-            protected=True,
-        ),
-        Operation(
-            "GET",
-            "/admin/v1/decisions",
-            admin.decisions,
-            "The monitor's last decisions, with inputs, rule and reason; newest last",
-            {200: answers.DecisionList},
-            query=(("model", "Of this model only"), ("limit", "At most so many; 20 by default")),
-            errors=(400, *BUS_ERRORS),
-            protected=True,
-        ),
-    ]
-
-
-def _admin_orders(admin: Admin) -> list[Operation]:
-    return [
-        Operation(
-            "POST",
-            "/admin/v1/models",
-            admin.register,
-            "Register a model, a new version of one, or other limits; answered once its checkpoint was checked",
-            {201: ModelEntry},
-            body=bodies.ModelRequest,
-            errors=(*BODY_ERRORS, 404, 409, 422, *BUS_ERRORS),
-            protected=True,
-        ),
-        Operation(
-            "DELETE",
-            "/admin/v1/models/{model}",
-            admin.remove,
-            "Take a model out of service: no new requests, its instances drain, its memory is given back",
-            {202: ModelEntry},
-            errors=(404, *BUS_ERRORS),
-            protected=True,
-        ),
-        Operation(
-            "POST",
-            "/admin/v1/scale",
-            admin.scale,
-            "Have this many instances of a model",
-            {202: ScaleAccepted},
-            body=bodies.ScaleRequest,
-            errors=(*BODY_ERRORS, 404, 409, *BUS_ERRORS),
-            protected=True,
-        ),
-        Operation(
-            "POST",
-            "/admin/v1/role",
-            admin.set_role,
-            "Have the instance that a worker leads prefer to prefill, to decode, or neither; only routing changes",
-            {200: RoleSet},
-            body=bodies.RoleRequest,
-            errors=(*BODY_ERRORS, 404, 409, *BUS_ERRORS),
             protected=True,
         ),
     ]

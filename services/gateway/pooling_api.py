@@ -15,7 +15,8 @@ from livescale.services.gateway.checkpoint_text import (
 )
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.parse import T, parse_body, read_body
-from livescale.services.gateway.pooling import MOST_INPUTS, Asked, Pooling
+from livescale.services.gateway.pooling import Pooling
+from livescale.services.gateway.pooling_prompts import Asked, PoolingPrompts
 from livescale.services.gateway.pooling_shapes import (
     Class,
     Classes,
@@ -51,6 +52,7 @@ from livescale.services.gateway.vectors import (
 from livescale.shared.messages.images import Images
 from livescale.shared.messages.requests import Sampling
 
+MOST_INPUTS = 2_048  # OpenAI's limit
 VECTOR = Sampling(pools=True)
 
 
@@ -58,12 +60,14 @@ VECTOR = Sampling(pools=True)
 class PoolingApi:
     """Endpoints of starlette: each takes a request and returns its response. They raise ApiError."""
 
+    prompts: PoolingPrompts
     pooling: Pooling
+    max_body_bytes: int
 
     async def embeddings(self, request: Request) -> Response:
         """Answer POST /v1/embeddings: a vector of each input."""
         body = await self._body(request, EmbeddingRequest)
-        asked = await self.pooling.ask(request, body)
+        asked = await self.prompts.ask(request, body)
         check_embeds(asked.name, asked.text.use)
         made, usage = await while_connected(request.receive, self._inputs(asked, body.input))
         vectors = [embedding_of(one, asked.text.use, body.dimensions, body.normalize) for one in made]
@@ -76,7 +80,7 @@ class PoolingApi:
     async def pool(self, request: Request) -> Response:
         """Answer POST /pooling: vectors, or the likelihoods of labels."""
         body = await self._body(request, PoolingRequest)
-        asked = await self.pooling.ask(request, body)
+        asked = await self.prompts.ask(request, body)
         check_pools(asked.name, asked.text.use)
         check_reads(asked.name, asked.text.use)
         made, usage = await while_connected(request.receive, self._inputs(asked, body.input))
@@ -91,7 +95,7 @@ class PoolingApi:
     async def classify(self, request: Request) -> Response:
         """Answer POST /classify: the likelihoods of labels, and which is the likeliest."""
         body = await self._body(request, ClassifyRequest)
-        asked = await self.pooling.ask(request, body)
+        asked = await self.prompts.ask(request, body)
         check_classifies(asked.name, asked.text.use)
         made, usage = await while_connected(request.receive, self._classified(asked, body))
         data = []
@@ -105,7 +109,7 @@ class PoolingApi:
     async def score(self, request: Request) -> Response:
         """Answer POST /score: how well the texts of each pair fit."""
         body = await self._body(request, ScoreRequest)
-        asked = await self.pooling.ask(request, body)
+        asked = await self.prompts.ask(request, body)
         pairs = _pairs(body.text_1, body.text_2)
         scores, usage = await while_connected(request.receive, self._scores(asked, pairs, "text_2"))
         data = [Score(index=index, score=score) for index, score in enumerate(scores)]
@@ -115,7 +119,7 @@ class PoolingApi:
     async def rerank(self, request: Request) -> Response:
         """Answer POST /rerank: documents by how well they fit a query."""
         body = await self._body(request, RerankRequest)
-        asked = await self.pooling.ask(request, body)
+        asked = await self.prompts.ask(request, body)
         pairs = [(body.query, document) for document in body.documents]
         scores, usage = await while_connected(request.receive, self._scores(asked, pairs, "documents"))
         best = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n or None]
@@ -133,7 +137,7 @@ class PoolingApi:
         return json_answer(Ranking(id=id, model=asked.name, usage=usage, results=results))
 
     async def _body(self, request: Request, type: type[T]) -> T:
-        return parse_body(await read_body(request, self.pooling.settings.max_body_bytes), type)
+        return parse_body(await read_body(request, self.max_body_bytes), type)
 
     async def _classified(self, asked: Asked, body: ClassifyRequest) -> tuple[list[Floats], PoolingUsage]:
         images = asked.text.use.images
@@ -146,13 +150,13 @@ class PoolingApi:
     async def _images(
         self, asked: Asked, images: Images, urls: list[str], param: str
     ) -> tuple[list[Floats], PoolingUsage]:
-        pixels = await self.pooling.pixels(asked, images, urls, param)
+        pixels = await self.prompts.pixels(asked, images, urls, param)
         rows = [[0] * images.rows] * len(urls)
         told = await self.pooling.make(asked, rows, [VECTOR] * len(urls), pixels)
         return [vector_of(one) for one in told], usage_of(rows)
 
     async def _inputs(self, asked: Asked, given: Texts) -> tuple[list[Floats], PoolingUsage]:
-        texts = [await self.pooling.encode(asked, one, "input") for one in split_prompts(given, MOST_INPUTS, "input")]
+        texts = [await self.prompts.encode(asked, one, "input") for one in split_prompts(given, MOST_INPUTS, "input")]
         told = await self.pooling.make(asked, texts, [VECTOR] * len(texts))
         return [vector_of(one) for one in told], usage_of(texts)
 
@@ -169,7 +173,7 @@ class PoolingApi:
         texts, seconds = list[list[int]](), list[int]()
         for pair in pairs:
             tokens, second = asked.text.encode_pair(*pair, add_special_tokens=asked.body.add_special_tokens)
-            texts.append(self.pooling.fitting(asked, tokens, param))
+            texts.append(self.prompts.fitting(asked, tokens, param))
             cut = len(tokens) - len(texts[-1]) if asked.body.truncation_side == "left" else 0
             seconds.append(max(0, second - cut))
         if asked.text.use.labels:
@@ -184,7 +188,7 @@ class PoolingApi:
     ) -> tuple[list[float], PoolingUsage]:
         """The cosines between the vectors of each pair. The vector of a text that comes often is made once."""
         distinct = list(dict.fromkeys(text for pair in pairs for text in pair))
-        texts = [await self.pooling.encode(asked, one, param) for one in distinct]
+        texts = [await self.prompts.encode(asked, one, param) for one in distinct]
         told = await self.pooling.make(asked, texts, [VECTOR] * len(texts))
         vectors = {text: vector_of(one) for text, one in zip(distinct, told, strict=True)}
         return [cosine(vectors[one], vectors[other]) for one, other in pairs], usage_of(texts)

@@ -1,4 +1,5 @@
-"""From a body to the tokens of what it says: its texts, or what the checkpoint's template makes of its messages."""
+"""From a body to the tokens of what it says, its texts or what the checkpoint's template makes of its messages, and to
+the rules that the tokens of its answer follow."""
 
 from dataclasses import dataclass
 
@@ -7,11 +8,13 @@ from msgspec.structs import replace
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
 from livescale.services.gateway.checkpoint_text import CheckpointText, check_generates
 from livescale.services.gateway.checks import check_options, check_template
+from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.models import RegisteredModels, Served, context_tokens
 from livescale.services.gateway.reading import reading_of
 from livescale.services.gateway.sampling_options import banned, spellings
 from livescale.services.gateway.settings import GatewaySettings
-from livescale.services.gateway.submission import Prompts, split_prompts
+from livescale.services.gateway.structured_options import constraint_of
+from livescale.services.gateway.submission import Prompts, TokenRules, split_prompts
 from livescale.services.gateway.templates import Templates, render_chat, rendering_way
 
 
@@ -22,6 +25,7 @@ class PromptMaker:
     settings: GatewaySettings
     models: RegisteredModels
     templates: Templates
+    grammars: Grammars
 
     async def of_texts(self, body: CompletionRequest) -> Prompts:
         """What the body asks to be continued, as tokens. Raises ApiError."""
@@ -44,7 +48,17 @@ class PromptMaker:
         reading = reading_of(body, entry.spec, text, origin, said)
         return Prompts(body, served, text, context_tokens(entry), [prompt], said, reading)
 
-    async def bad_words(self, body: GenerationOptions, text: CheckpointText) -> list[list[int]]:
+    async def rules(self, asked: Prompts, client: str) -> TokenRules:
+        """The rules of the answer's tokens. A grammar among them has been tried. Raises ApiError."""
+        body, text, reading = asked.body, asked.text, asked.reading
+        constraint = (None if reading is None else reading.constraint) or constraint_of(body)
+        grammar = "" if constraint is None else await self.grammars.of(constraint, text, client)
+        if reading is not None and reading.grammar:
+            grammar = reading.grammar
+        param = None if constraint is None else constraint.param
+        return TokenRules(await self._bad_words(body, text), grammar, param)
+
+    async def _bad_words(self, body: GenerationOptions, text: CheckpointText) -> list[list[int]]:
         """The tokens of the words that no answer may have, in each way in which they are spelled."""
         words = []
         for word in body.bad_words:

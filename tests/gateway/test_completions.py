@@ -186,16 +186,6 @@ async def test_the_rendered_messages_are_told_where_they_are_asked_for(served: S
     assert told == [answer["prompt_text"], None]
 
 
-async def test_a_request_may_be_named_in_its_body(served: ServedGateway) -> None:
-    asked = {"model": "tiny", "prompt": "abc", "max_tokens": 1, "request_id": "mine"}
-    for headers, id, public in (({}, "cmpl-mine", "mine"), ({"x-request-id": "theirs"}, None, "theirs")):
-        async with served.http.post(f"{served.url}/v1/completions", json=asked, headers=headers) as answer:
-            assert answer.headers["x-request-id"] == public
-            assert ((await answer.json())["id"] == id) == (id is not None)
-        assert served.cluster.contexts[-1].request_id == public
-    assert len({submit.request_id for submit in served.cluster.submitted}) == 2  # names of clients may come twice
-
-
 async def test_a_stream_has_as_many_tokens_an_event_as_are_asked_for(served: ServedGateway) -> None:
     extra = {"stream_interval": 3, "return_token_ids": True}
     stream = await served.client.completions.create(

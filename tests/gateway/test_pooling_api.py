@@ -10,7 +10,7 @@ import numpy as np
 import openai
 import pytest
 
-from livescale.services.gateway.pooling import MOST_INPUTS
+from livescale.services.gateway.pooling_api import MOST_INPUTS
 from livescale.shared.messages.requests import Submit, TokenLogprobs
 from tests.checkpoints import pooling_checkpoint
 from tests.gateway.conftest import ServedGateway, serve_gateway

@@ -1,19 +1,14 @@
 """OpenAI's client is content with responses: whole, streamed, stored, continued and cancelled."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from openai import AsyncOpenAI
 from openai.types.responses import Response
 
-from livescale.services.gateway.responses_store import open_response_store
-from livescale.services.gateway.settings import GatewaySettings
-from tests.gateway.conftest import ServedGateway, eventually, openai_client, serve_gateway
+from tests.gateway.conftest import ServedGateway, eventually, serve_gateway
 from tests.gateway.test_tools import ANOTHER, ARGUMENTS, CALL, says, writes
 
 FUNCTION: dict[str, Any] = {
@@ -24,12 +19,6 @@ FUNCTION: dict[str, Any] = {
 }
 IMAGE = [{"type": "input_image", "image_url": "x"}]
 TEXT = "Shaפjo says: ñandú…"
-
-
-@asynccontextmanager
-async def other_client(served: ServedGateway, key: str) -> AsyncIterator[AsyncOpenAI]:
-    async with openai_client(served.url, key) as client:
-        yield client
 
 
 async def test_a_response_is_whole_and_can_be_retrieved(served: ServedGateway) -> None:
@@ -85,27 +74,6 @@ async def test_a_conversation_goes_on_where_an_earlier_response_ended(served: Se
     said = served.tokenizer.decode(served.cluster.submitted[2].prompt)
     assert [said.count(word) for word in ("one", "two", "three")] == [1, 1, 1]
     assert third.id != second.id
-
-
-async def test_any_gateway_answers_and_another_keys_response_is_not_found(checkpoint: Path) -> None:
-    keys = ("alice=alices", "bob=bobs")
-    async with serve_gateway(checkpoint, api_key=keys) as served, other_client(served, "alices") as alice:
-        made = await alice.responses.create(model="tiny", input="hello", max_output_tokens=2)
-        second = open_response_store(served.gateway._world, GatewaySettings())
-        assert await second.get("alice", made.id) is not None
-        async with other_client(served, "bobs") as bob:
-            for asking in (
-                bob.responses.retrieve(made.id),
-                bob.responses.cancel(made.id),
-                bob.responses.delete(made.id),
-                bob.responses.create(model="tiny", input="more", previous_response_id=made.id),
-            ):
-                with pytest.raises(openai.NotFoundError) as refused:
-                    await asking
-                assert refused.value.code == "response_not_found"
-        await alice.responses.delete(made.id)
-        with pytest.raises(openai.NotFoundError):
-            await alice.responses.retrieve(made.id)
 
 
 async def test_a_response_that_is_not_to_be_stored_is_not(served: ServedGateway) -> None:
