@@ -1,6 +1,7 @@
 """The simulated cluster that has the settings of a `livescale up`."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.services.host.settings import HostSettings
@@ -20,7 +21,6 @@ def cluster_of(
 ) -> VirtualClusterSettings:
     """The cluster of `topology`, whose services have the flags that `stack` gives to real ones. `models` are the
     checkpoints on every disk, by path. A host's cache takes what its machine has, by the smallest of them."""
-    control = {name: control_flags(name, stack, None) for name in ("registry", "router", "planner", "monitor")}
     return VirtualClusterSettings(
         topology=topology,
         models=models,
@@ -28,10 +28,18 @@ def cluster_of(
         routers=stack.routers,
         wire=wire,
         keep_events=False,
-        registry=RegistrySettings(**control["registry"]),  # type: ignore[arg-type]
-        router=RouterSettings(**control["router"]),  # type: ignore[arg-type]
-        planner=PlannerSettings(**control["planner"]),  # type: ignore[arg-type]
-        monitor=MonitorSettings(**control["monitor"]),  # type: ignore[arg-type]
         host=HostSettings(cache_bytes=min(host.memory_bytes for host in topology.hosts)),
         worker=WorkerSettings(**{**engine_flags(stack), **worker_flags(stack)}),  # type: ignore[arg-type]
+        **control_settings(stack),
     )
+
+
+def control_settings(stack: StackSettings) -> dict[str, Any]:
+    """The settings of the control plane's services by name, with the flags that `stack` gives to real ones."""
+    flags = {name: control_flags(name, stack, None) for name in ("registry", "router", "planner", "monitor")}
+    return {
+        "registry": RegistrySettings(**flags["registry"]),  # type: ignore[arg-type]
+        "router": RouterSettings(**flags["router"]),  # type: ignore[arg-type]
+        "planner": PlannerSettings(**flags["planner"]),  # type: ignore[arg-type]
+        "monitor": MonitorSettings(**flags["monitor"]),  # type: ignore[arg-type]
+    }

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
 
 from livescale.load.bench.control.bare_stream import TOKEN
-from livescale.load.bench.transfer.node import end_with_parent
+from livescale.load.bench.transfer.node_messages import end_with_parent
 from livescale.services.supervisor.commands import WORKER_NICE
 
 STEP_SECONDS = 0.001  # of the worker, which computes nothing and keeps its core busy as long

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from livescale.load.bench.transfer.node import end_with_parent
+from livescale.load.bench.transfer.node_messages import end_with_parent
 
 TOKEN = (
     b'data: {"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"bench","choices":[{"index":0,'

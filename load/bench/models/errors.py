@@ -2,15 +2,35 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import IO
 
 from livescale.load.bench.engine.cases import prompts
-from livescale.load.bench.engine.processes import EngineProcess, EngineProcesses, Program
+from livescale.load.bench.engine.processes import EngineProcess, EngineProcesses, Program, engine_processes
 from livescale.load.bench.engine.run import row_error
+from livescale.load.bench.models.comparisons import OWN, TRANSFORMERS
+from livescale.load.bench.models.rows import error_rows
+from livescale.load.bench.record import RecordPrinter
+from livescale.load.kept import kept_model
 from livescale.load.peers.protocol import AskForced, AskGreedy, GreedyTokens
+from livescale.services.host.checkpoint import open_checkpoint
+from livescale.services.worker.engine.kernels.variants import KernelsName
 
 LENGTHS = (5, 129, 300)
 TOKENS = 16
 SEEDS = range(2)  # of prompts of each length
+
+
+def compare_errors(printer: RecordPrinter, family: str, kernels: KernelsName, log: IO[str]) -> None:
+    """Compare errors of logits with those of transformers."""
+    checkpoint = kept_model("medium", printer.progress, family)
+    vocab_size = open_checkpoint(checkpoint, "bfloat16").config.vocab_size
+    with engine_processes(checkpoint, log, kernels) as members:
+        engines = [members.start(program)[0] for program in (OWN, TRANSFORMERS)]
+        printer.progress(f"{family}: errors of logits")
+        errors = measure_errors(members, engines, TRANSFORMERS, vocab_size)
+    own, theirs = errors[OWN.name], errors[TRANSFORMERS.name]
+    for record in error_rows(family, own, theirs):
+        printer.emit(record)
 
 
 def measure_errors(

@@ -5,13 +5,31 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+import uvloop
+
+from livescale.load.bench.models.rows import scale_rows
 from livescale.load.bench.record import RecordPrinter
+from livescale.load.bench.run import measuring
 from livescale.load.bench.system import Launcher, renewable
 from livescale.load.bench.transfer.scale import start_spare
+from livescale.load.kept import kept_model
+from livescale.load.sizes import Quantized, Size
+from livescale.shared.messages.parameters import Family
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.runtime.settings import LinkSettings
 
 RATE = 100e6  # bytes a second of every link
+SCALED: tuple[Family, Quantized] = "qwen2", "int4"
+
+
+def compare_scales(printer: RecordPrinter, rounds: int, size: Size) -> None:
+    """Compare scale-outs of a quantized model with those of the same in bfloat16."""
+    family, how = SCALED
+    checkpoints = [kept_model(size, printer.progress, family, one) for one in (how, None)]
+    with measuring(printer) as launcher:
+        own, wide = uvloop.run(measure_scales(printer, checkpoints, rounds, launcher))
+    for record in scale_rows(f"{family} in {how}", own, wide):
+        printer.emit(record)
 
 
 async def measure_scales(

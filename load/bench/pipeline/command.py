@@ -8,16 +8,10 @@ from pathlib import Path
 import click
 import uvloop
 
+from livescale.load.bench.pipeline.even_model import kept_even_model
 from livescale.load.bench.pipeline.page import write_page
 from livescale.load.bench.pipeline.rows import BENCH, FORMED_RUNS, PipelineRun, rows
-from livescale.load.bench.pipeline.system import (
-    PROMPT,
-    ROOM,
-    TOKENS,
-    PipelineBenchSystem,
-    kept_even_model,
-    pipeline_bench_system,
-)
+from livescale.load.bench.pipeline.system import PROMPT, ROOM, TOKENS, PipelineBenchSystem, pipeline_bench_system
 from livescale.load.bench.record import RecordPrinter
 from livescale.load.bench.run import measuring, report_option
 from livescale.load.bench.system import Launcher, Renewable, renewable

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
@@ -10,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from livescale.load.bench.live.system import asks
+from livescale.load.bench.pipeline.even_model import HIDDEN, LAYERS
 from livescale.load.bench.pipeline.rows import PipelineRun
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.bench.system import BY_HAND, MIB, MODEL, SCALE_SECONDS, BenchSystem, Launcher, parameter_bytes
-from livescale.load.bench.transfer.disk_model import write_llama
 from livescale.load.bench.watch import PATIENCE_SECONDS, Watch
 from livescale.load.client import LoadClient, open_client
-from livescale.load.kept import KEPT, kept_model
 from livescale.load.records import find_fault
 from livescale.services.planner.plans.network import BUSY_SHARE
 from livescale.shared.messages.registry import Snapshot
@@ -25,7 +23,6 @@ from livescale.shared.runtime.settings import SwitchKv
 
 HOST = "host-0"
 NEW = 4  # instances: sub-groups are of equal size with one source and with two
-VOCABULARY, HIDDEN, INTERMEDIATE, LAYERS = 8_009, 512, 2_048, 4  # embedding, layers and head are alike
 PROMPT, TOKENS, REQUESTS = 256, 32, 150
 ROOM = 8  # requests that a worker has KV blocks for
 CONTEXT = 1_024
@@ -35,22 +32,6 @@ KV_BYTES = ROOM * (PROMPT + TOKENS) * 2 * 2 * HIDDEN * LAYERS  # in bfloat16
 TRAFFIC_LEFT = BUSY_SHARE / 10
 
 Tokens = dict[int, list[int]]  # of answers, by request
-
-
-def kept_even_model(tell: Callable[[str], None]) -> Path:
-    """A checkpoint whose blocks have equal size, so that the steps of a schedule do too. It is made the first time."""
-    directory = KEPT / "models" / f"llama-even-{LAYERS}"
-    if not directory.exists():
-        tokenizer = kept_model("small", tell)
-        tell(f"Making a checkpoint of even blocks in {directory}, this once ...")
-        made = directory.with_suffix(".part")
-        shutil.rmtree(made, ignore_errors=True)
-        made.mkdir(parents=True)
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copy(tokenizer / name, made)
-        write_llama(made, VOCABULARY, HIDDEN, INTERMEDIATE, LAYERS)
-        made.rename(directory)
-    return directory
 
 
 @dataclass

@@ -8,7 +8,8 @@ from statistics import median
 import click
 
 from livescale.load.bench.record import Record, RecordPrinter, measured
-from livescale.load.bench.roles.modelled import INSTANCES, VOCABULARY, Attained, RolesSystem, attained, run
+from livescale.load.bench.roles.modelled import Attained, attained, run
+from livescale.load.bench.roles.modelled_system import INSTANCES, VOCABULARY, RolesSystem
 from livescale.load.records import RequestRecord
 from livescale.load.simulate.start import made_up_asks, quiet
 from livescale.load.trace import parse_window, replay

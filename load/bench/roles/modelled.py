@@ -1,8 +1,4 @@
-"""Eight instances under virtual time, which differ in roles and pacing only; all have the same requests.
-
-The services are the real ones. Engines and links take the time of an 8B model on A100s: its parameters weigh as much as
-the KV of 120,000 tokens, and links of 100 Gbit/s are as slow beside them.
-"""
+"""Plays the same requests to systems under virtual time, and counts what was in time. The services are real."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,55 +6,27 @@ from statistics import fmean
 
 import msgspec
 
+from livescale.load.bench.roles.modelled_system import (
+    INSTANCES,
+    MODEL,
+    PATH,
+    TTFT_SECONDS,
+    RolesSystem,
+    cluster_settings,
+)
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.simulate.client import replay
 from livescale.load.simulate.cluster import VirtualCluster, virtual_cluster
-from livescale.load.simulate.cluster_settings import VirtualClusterSettings
-from livescale.load.simulate.start import flat_topology, rare_collections, register, until, workers_in
-from livescale.services.planner.settings import PlannerSettings
+from livescale.load.simulate.start import rare_collections, register, until, workers_in
 from livescale.services.router.forecast import TTFT_A_TOKEN
-from livescale.services.router.settings import RouterSettings
-from livescale.services.worker.settings import MIB, WorkerSettings
-from livescale.shared.messages.model_spec import Disaggregation, ModelSpec
-from livescale.shared.messages.parameters import ModelConfig
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.scaling import SetRole
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import ROLE
 
-INSTANCES = 8
-MODEL = "m"
-PATH = "/models/m"
-VOCABULARY = 4_099
-CONFIG = ModelConfig(
-    family="llama",
-    vocab_size=VOCABULARY,
-    hidden_size=512,
-    intermediate_size=1_536,
-    num_hidden_layers=4,
-    num_attention_heads=32,
-    num_key_value_heads=1,
-    head_dim=16,
-    rms_norm_eps=1e-5,
-    rope_theta=1e4,
-    max_position_embeddings=16_384,
-)
-NIC = 21e6  # bytes a second
-KV_BYTES = 90 * MIB  # 360,000 tokens, as beside such a model on 80 GB
-TTFT_SECONDS = 0.45
 START_SECONDS = 600.0
 SETTLE_SECONDS = 3.0
 MOST_SECONDS = 36_000
-
-
-class RolesSystem(msgspec.Struct, frozen=True, kw_only=True):
-    """What is compared. `prefill`: how many instances have that role, where roles are fixed; `tbt_slo` is what auto
-    goes by."""
-
-    name: str
-    disaggregation: Disaggregation = "off"
-    tbt_ratio: float = 1.85
-    prefill: int | None = None
-    tbt_slo: float = 0.022
 
 
 class Attained(msgspec.Struct, frozen=True):
@@ -90,25 +58,6 @@ def attained(records: Sequence[RequestRecord], tbt_slo: float, after: float = 0.
 def _is_first_in_time(record: RequestRecord) -> bool:
     limit = TTFT_SECONDS + TTFT_A_TOKEN * record.prompt_tokens
     return find_fault(record) is None and record.ttft is not None and record.ttft <= limit
-
-
-def cluster_settings(system: RolesSystem, seed: int) -> VirtualClusterSettings:
-    """Settings of a simulated cluster of eight machines with a GPU each, for this system."""
-    return VirtualClusterSettings(
-        topology=flat_topology(INSTANCES, NIC),
-        models={PATH: CONFIG},
-        seed=seed,
-        planner=PlannerSettings(live="off", disaggregation=system.disaggregation, tbt_slo=system.tbt_slo),
-        router=RouterSettings(disaggregation=system.disaggregation, ttft_slo=TTFT_SECONDS, tbt_slo=system.tbt_slo),
-        worker=WorkerSettings(
-            arena_bytes=48 * MIB,
-            kv_bytes=KV_BYTES,
-            max_num_seqs=256,
-            max_num_batched_tokens=2048,
-            tbt_ratio=system.tbt_ratio,
-            enable_prefix_caching=False,
-        ),
-    )
 
 
 async def _play(system: RolesSystem, asks: Sequence[Ask], seed: int) -> list[RequestRecord]:

@@ -225,29 +225,6 @@ def middle(runs: Sequence[MixedRun], figure: Callable[[MixedRun], float]) -> flo
     return median(map(figure, runs))
 
 
-@dataclass
-class HeardReservations:
-    """What was heard of reservations: when each was asked for, and which of them came to something."""
-
-    asked: list[tuple[float, str, Transfer]] = field(default_factory=list)
-    taken: set[Transfer] = field(default_factory=set)
-
-    def first_after(self, ordered: float, worker: str) -> float:
-        """Seconds from an order until this worker was asked for its first reservation that it did not refuse.
-
-        Raises BenchFailed where there is none.
-        """
-        times = [at for at, asked, transfer in self.asked if asked == worker and transfer in self.taken]
-        later = [at - ordered for at in times if at >= ordered]
-        if not later:
-            raise BenchFailed(f"{worker} took over no request after its role had changed")
-        return min(later)
-
-    def clear(self) -> None:
-        self.asked.clear()
-        self.taken.clear()
-
-
 def prefill_rate(steps: Sequence[Execution]) -> float:
     """Rows a second of these steps of one worker, from the start of the first to the end of the last."""
     return sum(one.rows for one in steps) / (max(one.end for one in steps) - min(one.start for one in steps))

@@ -1,7 +1,7 @@
 """The system of `livescale bench roles`: two instances of a model, each on a core of its own, that get roles."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,27 +10,23 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from livescale.load.bench.live.steps import Execution, StepLog
 from livescale.load.bench.live.system import DTYPE, Expected, checked
-from livescale.load.bench.roles.rows import CONTEXT, FLOW_BEFORE, FLOW_SECONDS, HeardReservations, MixedRun, Placing
+from livescale.load.bench.roles.reservations import HeardReservations, hear_reserving, hear_taking_over
+from livescale.load.bench.roles.rows import CONTEXT, FLOW_BEFORE, FLOW_SECONDS, MixedRun, Placing
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.bench.system import CALL_SECONDS, MIB, MODEL, BenchSystem, Launcher, cores, give_core
 from livescale.load.bench.watch import Watch
 from livescale.load.client import LoadClient, open_client, send_open_loop
 from livescale.load.records import Ask, RequestRecord
-from livescale.shared.bus.contract import Bus, Topic
-from livescale.shared.messages.disaggregation import Reserve, TakeOver
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.scaling import SetRole
 from livescale.shared.runtime.role_settings import KvTransferMode
-from livescale.shared.subjects import RESERVE, ROLE, TAKE_OVER
+from livescale.shared.subjects import ROLE
 
 WORKERS = FIRST, SECOND = "worker-0", "worker-1"
 STREAM_SECONDS = 300.0
 KV_BYTES = 192 * MIB
 PARAMETERS = ("livescale_worker_received_bytes_total", "livescale_worker_shared_bytes_total")
 EXPOSED, GIVEN = "livescale_kv_transfer_seconds", "livescale_kv_transfers_total"
-# What workers ask each other can be heard on the bus by others, too.
-RESERVING: Topic[Reserve] = Topic(RESERVE.pattern, Reserve)
-TAKING_OVER: Topic[TakeOver] = Topic(TAKE_OVER.pattern, TakeOver)
 
 
 @dataclass
@@ -167,19 +163,6 @@ async def roles_bench_system(
                 for task in hearing:
                     task.cancel()
                 await asyncio.wait(hearing)
-
-
-async def hear_reserving(bus: Bus, now: Callable[[], float], heard: HeardReservations) -> None:
-    """Note when each reservation is asked for, and of which worker."""
-    async for received in await bus.subscribe(RESERVING):
-        asked = received.message
-        heard.asked.append((now(), received.holes["id"], (asked.prefill.id, asked.ticket)))
-
-
-async def hear_taking_over(bus: Bus, heard: HeardReservations) -> None:
-    """Note which reservations were not refused: their KV was sent."""
-    async for received in await bus.subscribe(TAKING_OVER):
-        heard.taken.add((received.message.prefill, received.message.ticket))
 
 
 def _start(

@@ -13,14 +13,11 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from livescale.load.simulate.cluster_of_stack import control_settings
 from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.load.trace import Trace
 from livescale.services.cli.options import PASSED_ON, UpOptions, gather
-from livescale.services.monitor.settings import MonitorSettings
-from livescale.services.planner.settings import PlannerSettings
-from livescale.services.registry.settings import RegistrySettings
-from livescale.services.router.settings import RouterSettings
-from livescale.services.supervisor.commands import control_flags, worker_flags
+from livescale.services.supervisor.commands import worker_flags
 from livescale.services.supervisor.settings import StackSettings
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.messages.model_spec import ModelSpec
@@ -100,17 +97,13 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     def cluster(self) -> VirtualClusterSettings:
         """Settings of the virtual cluster that the system runs on, with the flags that real processes would have."""
         stack = self.stack()
-        control = {name: control_flags(name, stack, None) for name in ("registry", "router", "planner", "monitor")}
         worker = {**worker_flags(stack), "engine_profile": self.engine_profile}
         return VirtualClusterSettings(
             topology=slowed(self.topology, None if self.simulated else self.scale),
             models={PATH: CONFIG},
             seed=self.seed,
-            registry=RegistrySettings(**control["registry"]),  # type: ignore[arg-type]
-            router=RouterSettings(**control["router"]),  # type: ignore[arg-type]
-            planner=PlannerSettings(**control["planner"]),  # type: ignore[arg-type]
-            monitor=MonitorSettings(**control["monitor"]),  # type: ignore[arg-type]
             worker=WorkerSettings(**worker),  # type: ignore[arg-type]
+            **control_settings(stack),
         )
 
     def spec(self) -> ModelSpec:

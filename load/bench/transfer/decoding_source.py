@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from livescale.load.bench.transfer.node import Mover, end_with_parent, tell
-from livescale.load.bench.transfer.node_messages import Done, Failed, Hello, Share
+from livescale.load.bench.transfer.mover import Mover
+from livescale.load.bench.transfer.node_messages import Done, Failed, Hello, Share, end_with_parent, tell
 from livescale.load.engine_alone import EngineAlone, engine_over
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.shared.links.contract import LinkError

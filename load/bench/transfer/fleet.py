@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.bench.transfer.holder import Cold
-from livescale.load.bench.transfer.node import Outfit, tell
-from livescale.load.bench.transfer.node_messages import Answer, Done, Failed, Hello, Hop, Job, Share
+from livescale.load.bench.transfer.node import Outfit
+from livescale.load.bench.transfer.node_messages import Answer, Done, Failed, Hello, Hop, Job, Share, tell
 from livescale.services.planner.orders import ticketed
 from livescale.services.planner.plans.execution_pipelines import pipeline_ready
 from livescale.services.planner.plans.plan import TransferPlan

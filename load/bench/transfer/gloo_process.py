@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 import xxhash
 
-from livescale.load.bench.transfer.node import end_with_parent, fill, tell
-from livescale.load.bench.transfer.node_messages import Done, Failed, Hello
+from livescale.load.bench.transfer.node import fill
+from livescale.load.bench.transfer.node_messages import Done, Failed, Hello, end_with_parent, tell
 from livescale.shared.memory.arena import Arena, placed_bytes
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import Block

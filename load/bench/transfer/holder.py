@@ -13,8 +13,8 @@ import numpy as np
 import uvloop
 
 from livescale.load.bench.transfer.disk_model import drop_cached
-from livescale.load.bench.transfer.node import Mover, end_with_parent, tell
-from livescale.load.bench.transfer.node_messages import Done, Failed, Hello, Share
+from livescale.load.bench.transfer.mover import Mover
+from livescale.load.bench.transfer.node_messages import Done, Failed, Hello, Share, end_with_parent, tell
 from livescale.services.host.disk import ThreadDisk, allocate
 from livescale.services.host.stored import Stored, open_stored
 from livescale.shared.links.contract import Link, LinkError

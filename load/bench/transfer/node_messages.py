@@ -1,8 +1,17 @@
-"""What a process that moves parameters for a bench is told to do, and what it answers: messages over a pipe."""
+"""What a process that moves parameters for a bench is told to do, and what it answers: messages over a pipe, and this
+process's end of it."""
+
+import ctypes
+import signal
+from multiprocessing.connection import Connection
+
+import msgspec
 
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Inflow, Node, Outflow
+
+PR_SET_PDEATHSIG = 1
 
 
 class Copy(Message, frozen=True):
@@ -87,3 +96,12 @@ class Failed(Message, frozen=True):
 
 
 Answer = Hello | Done | Failed
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends, however that ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def tell(pipe: Connection, message: Message) -> None:
+    pipe.send_bytes(msgspec.msgpack.encode(message))

@@ -8,7 +8,7 @@ import pytest
 
 from livescale.load.bench.engine.processes import engine_processes
 from livescale.load.bench.engine.run import row_error
-from livescale.load.bench.models.command import OWN, TRANSFORMERS
+from livescale.load.bench.models.comparisons import OWN, TRANSFORMERS
 from livescale.load.bench.models.errors import LENGTHS, SEEDS, TOKENS, measure_errors
 from tests.checkpoints import tiny_checkpoint
 

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from livescale.load.bench.requests.held import TokenTimes, find_held
-from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk, TokenSampling
-from livescale.shared.messages.requests import Sampling
+from livescale.load.bench.requests.held import find_held
 from livescale.shared.simulation import virtual_time
 
 
@@ -44,21 +42,3 @@ def test_streams_that_get_their_tokens_too_late_are_not_held() -> None:
         return await find_held(lambda text: None, gaps, 2.0)
 
     assert virtual_time.run(find(), limit_seconds=10_000) < 16
-
-
-async def test_gaps_are_those_between_steps_that_gave_the_request_a_token() -> None:
-    times = TokenTimes()
-
-    def step(*chosen: bool) -> Batch:
-        sampling = TokenSampling(Sampling(), 0)
-        chunks = (
-            ScheduledChunk("7-1", (1,), 0, range(1), True, sampling if is_chosen else None) for is_chosen in chosen
-        )
-        return Batch(1, tuple(chunks))
-
-    class Engine:
-        async def ask(self, request: object) -> None:
-            for is_chosen in (False, True, True, True):
-                times.take(step(is_chosen))
-
-    assert len(await times.gaps(Engine(), 7)) == 2  # type: ignore[arg-type]

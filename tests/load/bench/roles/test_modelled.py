@@ -2,7 +2,8 @@
 
 from msgspec.structs import replace
 
-from livescale.load.bench.roles.modelled import INSTANCES, VOCABULARY, RolesSystem, attained, run
+from livescale.load.bench.roles.modelled import attained, run
+from livescale.load.bench.roles.modelled_system import INSTANCES, VOCABULARY, RolesSystem
 from livescale.load.records import RequestRecord, find_fault
 from livescale.load.simulate.start import made_up_asks, quiet
 from livescale.load.trace import Arrival

@@ -1,11 +1,11 @@
 import pytest
 
 from livescale.load.bench.live.steps import Execution
+from livescale.load.bench.roles.reservations import HeardReservations
 from livescale.load.bench.roles.rows import (
     CONTEXT,
     GAPS,
     MOST_LOAD,
-    HeardReservations,
     KvSizes,
     MixedRun,
     mixed_load,

@@ -7,7 +7,8 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from livescale.load.bench.systems.command import find_rate_scale, replay_all, systems
+from livescale.load.bench.systems.command import systems
+from livescale.load.bench.systems.make_scenarios import find_rate_scale, replay_all
 from livescale.load.bench.systems.rows import Results
 from livescale.load.bench.systems.settings import SystemsBenchSettings
 from livescale.load.trace import Arrival, Trace, Window
