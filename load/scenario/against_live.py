@@ -8,7 +8,7 @@ import click
 from livescale.load.kept import logged
 from livescale.load.scenario.fidelity import HEADINGS, FidelityRow, ObservedRun, compare
 from livescale.load.scenario.live_run import live_settings, run_live
-from livescale.load.scenario.play import draw_requests
+from livescale.load.scenario.requests import draw_requests
 from livescale.load.scenario.result import SimulationResult
 from livescale.load.scenario.system import ScenarioSystem
 from livescale.load.stats import new_table

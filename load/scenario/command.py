@@ -16,12 +16,10 @@ from livescale.load.scenario.against_live import check_live, run_against_live
 from livescale.load.scenario.file import read_scenario
 from livescale.load.scenario.page import write_page
 from livescale.load.scenario.play import PlayOptions, Progress, play
-from livescale.load.scenario.result import HEADINGS, Question, SimulationResult, show
+from livescale.load.scenario.result import Question, SimulationResult, print_result, show
 from livescale.load.scenario.system import ScenarioSystem
 from livescale.load.simulate.event_log import find_difference
 from livescale.load.simulate.seeds.command import refuse_others, seeds_options
-from livescale.load.stats import new_table
-from livescale.services.cli.tables import open_console
 from livescale.services.supervisor.checks import BadSettings
 from livescale.services.worker.engine.heap import keep_freed_memory
 from livescale.shared.runtime.files import write_atomically
@@ -215,18 +213,6 @@ class Teller:
             speed = progress.at / (now - self._begun)
             told = f"{progress.came} requests came, {progress.ended} of them ended"
             click.echo(f"  {progress.at:.0f} s simulated, {told}; {speed:.1f} times as fast as real time", err=True)
-
-
-def print_result(result: SimulationResult) -> None:
-    console = open_console()
-    table = new_table(f"{result.scenario}: {result.workers} workers of {result.topology}, {result.engine_profile}")
-    for number, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
-    for row in result.rows():
-        table.add_row(*row)
-    console.print(table)
-    for name, fact in result.facts():
-        console.print(f"{name:<12} {fact}", highlight=False, soft_wrap=True, markup=False)
 
 
 def compare_logs(one: Path, other: Path) -> None:

@@ -11,7 +11,7 @@ from livescale.load.client import open_client, send_open_loop
 from livescale.load.hardware import busy_share, parse_times, read_proc
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.scenario.fidelity import ObservedRun
-from livescale.load.scenario.play import Due, make_ask
+from livescale.load.scenario.requests import Due, make_ask
 from livescale.load.scenario.result import ScaleFigures
 from livescale.load.scenario.system import ScenarioSystem
 from livescale.load.watch import watching_lives

@@ -2,35 +2,26 @@
 
 import asyncio
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from random import Random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-import msgspec
-
-from livescale.load.bench.systems.play import AnsweredRequest, SystemRun, since
-from livescale.load.records import Ask, RequestRecord, find_fault
+from livescale.load.records import Ask
+from livescale.load.scenario.figures import Seen, summarise, summarise_run
+from livescale.load.scenario.requests import Due, draw_requests, make_ask
 from livescale.load.scenario.result import (
-    ALL,
     Answer,
-    FaultFigures,
-    ModelFigures,
     Question,
-    ScaleFigures,
     SimulationResult,
     put,
 )
 from livescale.load.scenario.system import ScenarioSystem
 from livescale.load.simulate.client import fetch
-from livescale.load.simulate.cluster import EPOCH, VirtualCluster, virtual_cluster
-from livescale.load.simulate.event_log import LogFile, LoggedEvent, LogSink
+from livescale.load.simulate.cluster import VirtualCluster, virtual_cluster
+from livescale.load.simulate.event_log import LogFile, LogSink
 from livescale.load.simulate.faults import FaultInjector
-from livescale.load.simulate.start import made_up_ask, quiet, rare_collections, register, until, workers_in
+from livescale.load.simulate.start import quiet, rare_collections, register, until, workers_in
 from livescale.load.simulate.usage import UsageWatch
-from livescale.load.trace import Arrival, fit
-from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.simulation import virtual_time
 
 START_SECONDS = 3600.0  # that loading the first instances may take
@@ -45,14 +36,6 @@ class Progress(NamedTuple):
     ended: int
 
 
-class Due(NamedTuple):
-    """A request that is to come: its number among all, and for which model."""
-
-    number: int
-    model: str
-    arrival: Arrival
-
-
 @dataclass(frozen=True, kw_only=True)
 class PlayOptions:
     """What else is wanted of a run. It ends at second `until`, or once all requests have ended."""
@@ -61,35 +44,6 @@ class PlayOptions:
     questions: Sequence[Question] = ()
     log: LogSink | None = None
     tell: Callable[[Progress], None] = lambda progress: None
-
-
-@dataclass
-class Seen:
-    """What has happened in a run so far: requests, scales and logged events."""
-
-    came: list[Due] = field(default_factory=list)
-    records: dict[int, RequestRecord] = field(default_factory=dict)
-    scales: dict[str, ScaleRecord] = field(default_factory=dict)
-
-    def note_event(self, event: LoggedEvent) -> None:
-        if event.subject.startswith("evt.plan."):
-            record = msgspec.json.decode(event.data, type=ScaleRecord)
-            self.scales[record.id] = record
-
-
-def draw_requests(system: ScenarioSystem) -> list[Due]:
-    """All requests in the order in which they come. Raises ValueError, which names the entry."""
-    scenario, contexts = system.scenario, system.contexts()
-    found = list[tuple[float, int, str, Arrival]]()
-    for number, entry in enumerate(scenario.file.arrivals):
-        model = scenario.file.model_of(entry)
-        try:
-            drawn = entry.draw(scenario.file.seconds, system.seed + number, scenario.beside)
-        except ValueError as error:
-            raise ValueError(f"arrivals[{number}]: {error}") from None
-        found += [(arrival.at, number, model, arrival) for arrival in fit(drawn, contexts[model])]
-    found.sort(key=lambda one: one[:2])
-    return [Due(number, model, arrival) for number, (_, _, model, arrival) in enumerate(found)]
 
 
 def play(system: ScenarioSystem, options: PlayOptions) -> tuple[SimulationResult, list[Answer]]:
@@ -131,29 +85,6 @@ async def _play(
             result = summarise(system, seen, made, injector, begun, run)
         await injector.close()
         return result, [each.result() for each in asked]
-
-
-def summarise(
-    system: ScenarioSystem, seen: Seen, made: VirtualCluster, injector: FaultInjector, begun: float, run: SystemRun
-) -> SimulationResult:
-    """Gather the result of a run, up to the virtual time that it has reached."""
-    return SimulationResult(
-        scenario=system.scenario.name,
-        seed=system.seed,
-        topology=system.topology.name,
-        workers=len(system.topology.gpus),
-        engine_profile=system.stack.engine_profile,
-        ended_at=run.seconds,
-        digest=run.digest,
-        events=made.log.count,
-        models=list(model_figures(system, seen)),
-        scales=[ScaleFigures.of(record, EPOCH + begun) for record in seen.scales.values()],
-        faults=[FaultFigures.of(*each) for each in injector.happened],
-        crashes=[f"{id} at {at - begun:.3f} s: {error!r}" for at, id, error in injector.crashes],
-        used_seconds=run.used_seconds,
-        cpu_seconds=run.cpu_seconds,
-        run=run,
-    )
 
 
 async def start_models(made: VirtualCluster, system: ScenarioSystem) -> bool:
@@ -202,63 +133,7 @@ async def _send(
         await sending
 
 
-def make_ask(system: ScenarioSystem, due: Due) -> Ask:
-    """The request itself, made when it is sent. Its prompt shares nothing with others, and follows from the seed."""
-    spec = next(spec for spec in system.specs if spec.name == due.model)
-    vocabulary = system.scenario.configs[spec.path].vocab_size
-    return made_up_ask(due.number, due.arrival, vocabulary, Random(f"{system.seed} {due.number}"))
-
-
 async def _tell(made: VirtualCluster, seen: Seen, begun: float, tell: Callable[[Progress], None]) -> None:
     while True:
         await asyncio.sleep(TELL_SECONDS)
         tell(Progress(made.now - begun, len(seen.came), len(seen.records)))
-
-
-def answered(system: ScenarioSystem, seen: Seen) -> Iterator[tuple[Due, AnsweredRequest | str | None]]:
-    """Each request that counts, with its times; or what was wrong with it, or None if it had not ended."""
-    for due in seen.came:
-        record = seen.records.get(due.number)
-        if due.arrival.at < system.scenario.file.warm_up:
-            continue
-        fault = None if record is None else find_fault(record)
-        if record is None:
-            yield due, None
-        elif fault is not None or record.ttft is None:
-            yield due, f"{record.id}: {fault}"
-        else:
-            yield due, AnsweredRequest(due.arrival.at, record.prompt_tokens, record.ttft, record.gaps)
-
-
-def model_figures(system: ScenarioSystem, seen: Seen) -> Iterator[ModelFigures]:
-    """The figures of each model, and of all together where there are several."""
-    by_model: Mapping[str, list[AnsweredRequest | str | None]] = defaultdict(list)
-    for due, came in answered(system, seen):
-        by_model[due.model].append(came)
-    names = [spec.name for spec in system.specs]
-    for name in [*names, ALL] if len(names) > 1 else names:
-        found = by_model[name] if name != ALL else [one for each in by_model.values() for one in each]
-        good = [one for one in found if isinstance(one, AnsweredRequest)]
-        yield ModelFigures.of(name, good, sum(isinstance(one, str) for one in found), found.count(None))
-
-
-def summarise_run(
-    system: ScenarioSystem, seen: Seen, watch: UsageWatch, made: VirtualCluster, begun: float, cpu_seconds: float
-) -> SystemRun:
-    """Gather what the page's pictures are drawn from, in the form of `bench systems`."""
-    told, ended = system.scenario.file, made.now
-    found = [came for _, came in answered(system, seen)]
-    return SystemRun(
-        system=system.scenario.name,
-        seed=system.seed,
-        digest=made.log.digest(),
-        seconds=ended - begun,
-        warm_up=told.warm_up,
-        requests=[one for one in found if isinstance(one, AnsweredRequest)],
-        faults=[one for one in found if isinstance(one, str)],
-        workers=since(watch.workers, begun),
-        cached=since(watch.cached, begun),
-        network=[(at - begun, sent) for at, sent in sorted(made.links.flows.network_bytes.items()) if at >= begun],
-        used_seconds=watch.used_seconds(begun + told.warm_up, ended),
-        cpu_seconds=cpu_seconds,
-    )

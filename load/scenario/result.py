@@ -14,9 +14,10 @@ from livescale.load.bench.systems.play import AnsweredRequest, SystemRun
 from livescale.load.bench.systems.rows import tell_ms
 from livescale.load.simulate.cluster import VirtualCluster
 from livescale.load.simulate.faults import Fault, FaultKind
-from livescale.load.stats import percentile
+from livescale.load.stats import new_table, percentile
 from livescale.services.cli.status import ask_status, print_status
 from livescale.services.cli.status_view import Status
+from livescale.services.cli.tables import open_console
 from livescale.services.cli.why import MOST_DECISIONS, Why, ask_why, explain
 from livescale.shared.bus.contract import BusError
 from livescale.shared.messages.scaling import ScaleRecord
@@ -235,3 +236,15 @@ def show(answer: Answer) -> None:
     else:
         for line in explain(question.model, found.decisions, found.scales, found.error, found.incidents, limit=SHOWN):
             click.echo(line)
+
+
+def print_result(result: SimulationResult) -> None:
+    console = open_console()
+    table = new_table(f"{result.scenario}: {result.workers} workers of {result.topology}, {result.engine_profile}")
+    for number, heading in enumerate(HEADINGS):
+        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    for row in result.rows():
+        table.add_row(*row)
+    console.print(table)
+    for name, fact in result.facts():
+        console.print(f"{name:<12} {fact}", highlight=False, soft_wrap=True, markup=False)

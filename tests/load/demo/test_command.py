@@ -4,7 +4,8 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from livescale.load.demo.command import demo, find_checkpoint, make_outcome, print_outcome
+from livescale.load.demo.command import demo, find_checkpoint
+from livescale.load.demo.outcome import make_outcome, print_outcome
 from livescale.load.demo.plan import DemoLoad, MeasuredRates
 from livescale.load.demo.run import DemoResult
 from livescale.load.incidents import RunIncident

@@ -7,7 +7,8 @@ import pytest
 
 from livescale.load.scenario.against_live import observe
 from livescale.load.scenario.live_run import live_settings, run_live
-from livescale.load.scenario.play import PlayOptions, draw_requests, play
+from livescale.load.scenario.play import PlayOptions, play
+from livescale.load.scenario.requests import draw_requests
 from livescale.load.scenario.system import ScenarioSystem
 from tests.checkpoints import tiny_checkpoint
 from tests.load.scenario.scenarios import SMALL, read

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from livescale.load.scenario.play import PlayOptions, Progress, draw_requests
+from livescale.load.scenario.play import PlayOptions, Progress
+from livescale.load.scenario.requests import draw_requests
 from livescale.load.scenario.result import Question, SimulationResult
 from livescale.load.scenario.system import ScenarioSystem
 from livescale.services.cli.status_view import Status

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from livescale.load.scenario.bench.cases import STAND_INS, BenchCase, Traces, grown
-from livescale.load.scenario.play import draw_requests
+from livescale.load.scenario.requests import draw_requests
 from livescale.shared.topology.file import find_topology
 
 TRACE = "arrival_s,prompt,output\n0.0,100,10\n1.0,200,20\n5.0,300,30\n"

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
+from livescale.load.simulate.seeds.random_cluster import LOAD_PATIENCE_SECONDS
 from livescale.load.simulate.seeds.stories import STORIES, Cast, Story, up_and_down
-from livescale.load.simulate.seeds.system import LOAD_PATIENCE_SECONDS
 
 PROCESSES = ["registry-0", "planner-0", "router-0", "host-0", "host-1", "worker-0", "worker-1", "worker-2"]
 AT = 3.0

@@ -1,6 +1,7 @@
 import pytest
 
-from livescale.load.simulate.seeds.system import LIVE_MODES, SeedSystem, kept, random_system
+from livescale.load.simulate.seeds.random_cluster import LIVE_MODES
+from livescale.load.simulate.seeds.system import SeedSystem, kept, random_system
 
 
 @pytest.fixture(scope="module")
