@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from livescale.load.bench.systems.command import make_scenarios
+from livescale.load.bench.systems.make_scenarios import make_scenarios
 from livescale.load.bench.systems.play import SystemRun
 from livescale.load.bench.systems.rows import SystemSummary, by_system, find_slo, summarise
 from livescale.load.bench.systems.runs import KeptRuns, run_all

@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from livescale.load.simulate.seeds.busy_links import BusyLink, path_finder
 from livescale.load.simulate.seeds.evidence import (
     FATAL,
-    BusyLink,
     answered,
     failed_scales,
     leases,
-    path_finder,
     resumed_requests,
     strikes,
     undisturbed,

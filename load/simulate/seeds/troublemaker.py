@@ -11,7 +11,7 @@ from livescale.load.simulate.cluster import VirtualProcess
 from livescale.load.simulate.faults import MESSAGE_KINDS, Fault, FaultInjector
 from livescale.load.simulate.seeds.clients import Clients
 from livescale.load.simulate.seeds.history import GATEWAY, SeedFault
-from livescale.load.simulate.seeds.looks import processes_that_are
+from livescale.load.simulate.seeds.moments import processes_that_are
 from livescale.load.simulate.seeds.watched import WatchedCluster
 from livescale.shared.bus.contract import BusError
 from livescale.shared.messages.scaling import Scale, SetRole

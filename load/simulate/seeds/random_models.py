@@ -1,0 +1,46 @@
+"""Small random models, and how many instances each may have."""
+
+from random import Random
+
+from livescale.shared.messages.model_spec import ModelSpec, ScalingBounds
+from livescale.shared.messages.parameters import ModelConfig
+
+BOUNDS = ScalingBounds(decode_lo=0.1, decode_hi=0.25)  # a few requests at an instance ask for another
+VOCABULARY = 509
+
+
+def random_models(chance: Random, workers: int) -> list[ModelSpec]:
+    """One model or two. There are workers enough for the fewest instances of each, and one more."""
+    specs: list[ModelSpec] = []
+    for name in ("m", "n")[: chance.choice((1, 1, 2))]:
+        ranks = 2 if workers >= 4 and chance.random() < 0.25 else 1
+        fewest = chance.choice((0, 1, 1)) if name == "n" else 1
+        specs.append(
+            ModelSpec(
+                name=name,
+                path=f"/models/{name}",
+                min_instances=fewest,
+                max_instances=chance.randint(min(2, workers // ranks), workers // ranks),
+                bounds=BOUNDS,
+                downscale_delay_s=chance.uniform(0.5, 3.0),
+                downscale_to_zero_delay_s=chance.uniform(1.0, 3.0),
+                tensor_parallel_size=ranks,
+            )
+        )
+    return specs
+
+
+def random_config(chance: Random) -> ModelConfig:
+    return ModelConfig(
+        family="llama",
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=256,
+        num_hidden_layers=chance.randint(2, 8),
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=16,
+        rms_norm_eps=1e-5,
+        rope_theta=1e4,
+        max_position_embeddings=2_048,
+    )
