@@ -6,22 +6,17 @@ from pathlib import Path
 
 import click
 
-from livescale.load.advise.advice import Advice, Adviser
-from livescale.load.advise.judge import HEADINGS, ShareSlos
-from livescale.load.advise.page import write_page
-from livescale.load.advise.trial import Workload
+from livescale.load.advise.advice import Adviser
+from livescale.load.advise.judge import ShareSlos
+from livescale.load.advise.page import print_advice, write_page
+from livescale.load.advise.trial import Workload, check_traces, count_gpus
 from livescale.load.report import check_report_path
 from livescale.load.scenario.arrivals import Arrivals
 from livescale.load.scenario.play import Progress
-from livescale.load.stats import new_table
-from livescale.load.trace import parse_window
-from livescale.load.trace_files import TraceError, read_trace
-from livescale.services.cli.tables import open_console
 from livescale.services.supervisor.checks import BadSettings
 from livescale.services.supervisor.model_settings import ModelSettings
 from livescale.services.worker.engine.heap import keep_freed_memory
 from livescale.shared.runtime.yaml_file import convert
-from livescale.shared.topology.file import find_topology
 
 TELL_SECONDS = 5.0
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -136,29 +131,6 @@ def advise(
     sys.exit(0 if advice.best is not None else 1)
 
 
-def check_traces(traces: tuple[Path, ...], window: str) -> float:
-    """The seconds of the window. Raises ValueError where it has no end, or a trace cannot be read."""
-    try:
-        seconds = parse_window(window).seconds
-    except ValueError as error:
-        raise ValueError(f"--window: {error}") from None
-    if seconds is None:
-        raise ValueError(f"--window: {window!r} has no end; write START+SECONDS")
-    for trace in traces:
-        try:
-            read_trace(trace)
-        except TraceError as error:
-            raise ValueError(f"--trace: {error}") from None
-    return seconds
-
-
-def count_gpus(topology: str) -> int:
-    try:
-        return len(find_topology(topology).gpus)
-    except ValueError as error:
-        raise ValueError(f"--topology: {error}") from None
-
-
 class TrialTeller:
     """Says on stderr what each simulation came to, and every few seconds how far one is."""
 
@@ -172,13 +144,3 @@ class TrialTeller:
         if time.monotonic() - self._told >= TELL_SECONDS:
             self._told = time.monotonic()
             click.echo(f"  {progress.at:.0f} s simulated, {progress.ended} of {progress.came} requests ended", err=True)
-
-
-def print_advice(advice: Advice) -> None:
-    console = open_console()
-    table = new_table(advice.sentence())
-    for number, heading in enumerate(("", *HEADINGS)):
-        table.add_column(heading, justify="left" if number in (0, len(HEADINGS)) else "right", no_wrap=True)
-    for row in advice.rows():
-        table.add_row(*row)
-    console.print(table)

@@ -1,4 +1,4 @@
-"""The report of `livescale advise`: one HTML file with the advice, all that was tried, and pictures of what breaks."""
+"""How advice is shown: a table on the console, and an HTML file with all that was tried and pictures of what breaks."""
 
 from html import escape
 from pathlib import Path
@@ -7,6 +7,8 @@ from livescale.load.advise.advice import Advice
 from livescale.load.advise.judge import HEADINGS
 from livescale.load.bench.systems.pictures import draw_runs
 from livescale.load.report import render_page, render_picture, render_table, save_page
+from livescale.load.stats import new_table
+from livescale.services.cli.tables import open_console
 
 
 def write_page(path: Path, advice: Advice) -> None:
@@ -27,3 +29,13 @@ def render_advice(advice: Advice) -> str:
 <div class="pictures">
 {"".join(map(render_picture, pictures))}</div>"""
     return render_page("livescale: the smallest pool", advice.sentence(), advice.best is not None, body)
+
+
+def print_advice(advice: Advice) -> None:
+    console = open_console()
+    table = new_table(advice.sentence())
+    for number, heading in enumerate(("", *HEADINGS)):
+        table.add_column(heading, justify="left" if number in (0, len(HEADINGS)) else "right", no_wrap=True)
+    for row in advice.rows():
+        table.add_row(*row)
+    console.print(table)

@@ -11,7 +11,10 @@ from livescale.load.advise.search import PoolChoice
 from livescale.load.scenario.arrivals import Arrivals
 from livescale.load.scenario.file import ScenarioFile, check_scenario
 from livescale.load.scenario.system import ScenarioSystem
+from livescale.load.trace import parse_window
+from livescale.load.trace_files import TraceError, read_trace
 from livescale.services.supervisor.model_settings import ModelSettings
+from livescale.shared.topology.file import find_topology
 from livescale.shared.topology.topology import Topology
 
 
@@ -69,3 +72,26 @@ def with_slow_link(topology: Topology) -> Topology:
     gpus = [replace(gpu, nic_in=gpu.nic_in / 2, nic_out=gpu.nic_out / 2) for gpu in first.gpus]
     slow = replace(first, nic_in=first.nic_in / 2, nic_out=first.nic_out / 2, gpus=gpus)
     return replace(topology, hosts=[slow, *others])
+
+
+def check_traces(traces: tuple[Path, ...], window: str) -> float:
+    """The seconds of the window. Raises ValueError where it has no end, or a trace cannot be read."""
+    try:
+        seconds = parse_window(window).seconds
+    except ValueError as error:
+        raise ValueError(f"--window: {error}") from None
+    if seconds is None:
+        raise ValueError(f"--window: {window!r} has no end; write START+SECONDS")
+    for trace in traces:
+        try:
+            read_trace(trace)
+        except TraceError as error:
+            raise ValueError(f"--trace: {error}") from None
+    return seconds
+
+
+def count_gpus(topology: str) -> int:
+    try:
+        return len(find_topology(topology).gpus)
+    except ValueError as error:
+        raise ValueError(f"--topology: {error}") from None

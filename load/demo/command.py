@@ -1,35 +1,22 @@
 """The command `livescale demo`: it runs the demo, checks every token, and writes the report."""
 
-import asyncio
 import sys
 from pathlib import Path
 
 import click
 import msgspec
-import uvloop
 from rich.console import Console
 
 from livescale.load.demo.check import check_run, compare_again
 from livescale.load.demo.outcome import make_outcome, print_outcome
-from livescale.load.demo.run import CalibrationFailed, DemoResult, DemoRun
+from livescale.load.demo.start import DemoFailed, run_demo
 from livescale.load.hardware import HardwareWatch
-from livescale.load.kept import KEPT, SYSTEM_ERRORS, kept_model, open_log
+from livescale.load.kept import kept_model
 from livescale.load.report import check_report_path, write_report
-from livescale.load.screen import open_screen
 from livescale.load.settings import DemoSettings, refuse_replay_without_trace
-from livescale.load.target import TargetError
 from livescale.load.trace import Trace, parse_window
 from livescale.load.trace_files import TraceError, read_trace
 from livescale.services.cli.options import settings_options
-from livescale.services.supervisor.checks import BadSettings
-
-LOG = KEPT / "demo.log"
-
-
-class DemoFailed(click.ClickException):
-    """It could not be carried out, whatever would have come of it."""
-
-    exit_code = 2
 
 
 @click.command("demo")
@@ -54,7 +41,7 @@ def demo(settings: DemoSettings) -> None:
     source = read_source(settings)
     checkpoint = find_checkpoint(settings, console)
     watch = HardwareWatch()
-    happened = run(settings, checkpoint, source, console)
+    happened = run_demo(settings, checkpoint, source, console)
     hardware = watch.seen()  # of what is measured; the check is not
     console.print("The system is down. Checking every stream against transformers ...")
     verdict = msgspec.structs.replace(
@@ -88,25 +75,3 @@ def find_checkpoint(settings: DemoSettings, console: Console) -> Path:
     if settings.model:
         return Path(settings.model)
     return kept_model("small", lambda line: console.print(line, highlight=False))
-
-
-def run(settings: DemoSettings, checkpoint: Path, source: Trace | None, console: Console) -> DemoResult:
-    """The system's part of the demo. Raises DemoFailed, and Abort after Ctrl-C."""
-    try:
-        with open_log(LOG) as log, open_screen(console) as screen:
-            screen.note(describe_start(settings, checkpoint))
-            return uvloop.run(DemoRun(settings, screen, log).run(checkpoint, source))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        raise click.Abort from None
-    except (BadSettings, TraceError) as error:
-        raise DemoFailed(str(error)) from None
-    except (*SYSTEM_ERRORS, CalibrationFailed, TargetError) as error:
-        raise DemoFailed(f"the demo could not be carried out: {error}\nThe processes' logs are in {LOG}") from None
-
-
-def describe_start(settings: DemoSettings, checkpoint: Path) -> str:
-    rate = settings.link_rate
-    links = (
-        f"links slowed to {rate / 1e6:g} MB/s so that blocks can be seen arriving" if rate else "links at full speed"
-    )
-    return f"Starting a system that serves {checkpoint.name} in {settings.dtype}; {links}; logs in {LOG}"

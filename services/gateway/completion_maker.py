@@ -9,7 +9,6 @@ from starlette.requests import Request
 from livescale.services.gateway.access import Visit
 from livescale.services.gateway.beam_response import BeamResponse, searches_of
 from livescale.services.gateway.bodies import GenerationOptions, asked_logprobs, choices
-from livescale.services.gateway.checks import check_choices
 from livescale.services.gateway.completion_response import CompletionResponse
 from livescale.services.gateway.generation import Backend, Generation
 from livescale.services.gateway.prompt_maker import PromptMaker
@@ -22,9 +21,9 @@ from livescale.services.gateway.submission import (
     TokenRules,
     echoes_of,
     envelope_of,
+    fitted,
     make_output,
     submits_of,
-    truncated,
 )
 from livescale.shared.bus.contract import Context
 from livescale.shared.runtime.clock import Ids
@@ -43,11 +42,9 @@ class CompletionMaker:
 
     async def prepare(self, request: Request, asked: Prompts, shape: ResponseShape) -> CompletionResponse:
         """The response to these prompts, in this shape. Nothing runs yet. Raises ApiError."""
-        body = asked.body
-        check_choices(body, len(asked.prompts), self.settings.max_prompts)
-        prompts = [truncated(body, prompt, asked.context_limit) for prompt in asked.prompts]
+        asked = fitted(asked, self.settings.max_prompts)
         rules = await self.prompts.rules(asked, request.state.visit.who)
-        return self._response(request, replace(asked, prompts=prompts), rules, shape)
+        return self._response(request, asked, rules, shape)
 
     def _response(
         self, request: Request, asked: Prompts, rules: TokenRules, shape: ResponseShape

@@ -22,7 +22,7 @@ from livescale.services.gateway.bodies import (
     only_prompt,
 )
 from livescale.services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
-from livescale.services.gateway.checks import check_named, check_token_ids
+from livescale.services.gateway.checks import check_choices, check_named, check_token_ids
 from livescale.services.gateway.envelope import Echo, Envelope
 from livescale.services.gateway.errors import bad_request, too_long
 from livescale.services.gateway.logprobs import PromptNames, TokenNames
@@ -237,6 +237,14 @@ class Prompts(Struct, frozen=True):
     prompts: list[list[int]]
     said: str | None = None
     reading: Reading | None = None
+
+
+def fitted(asked: Prompts, most_choices: int) -> Prompts:
+    """The same, with prompts that are cut where the body asks for it. Raises ApiError 400 where they have too many
+    choices together, or nothing would be left of one."""
+    check_choices(asked.body, len(asked.prompts), most_choices)
+    prompts = [truncated(asked.body, prompt, asked.context_limit) for prompt in asked.prompts]
+    return with_fields(asked, prompts=prompts)
 
 
 def submits_of(asked: Prompts, origin: Origin, rules: TokenRules) -> list[Submit]:

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from livescale.load.bench.transfer.command import transfer
 from livescale.load.bench.transfer.shaping import emulated
-from livescale.load.bench.transfer.starts import DISK, HOST_LINK, STARTS, StartCase
+from livescale.load.bench.transfer.start_cases import DISK, HOST_LINK, STARTS, StartCase
 from livescale.services.planner.plans.execution_pipelines import pipeline_ready
 from livescale.services.planner.plans.make_plan import make_plan
 from livescale.services.planner.plans.plan import TransferPlan
