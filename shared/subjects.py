@@ -134,7 +134,7 @@ SERVE: Call[Serve, Ack] = Call("worker.{id}.serve", Serve, Ack, doc="take reques
 DRAIN: Call[Drain, Ack] = Call("worker.{id}.drain", Drain, Ack, doc="finish, then be spare")
 HELP: Call[Help, Ack] = Call("worker.{id}.help", Help, Ack, doc="take requests over from workers that load")
 PULL: Call[Pull, Pulled] = Call(
-    "worker.{id}.pull", Pull, Pulled, doc="give the earliest request to who has nothing to do"
+    "worker.{id}.pull", Pull, Pulled, doc="give the earliest request to a source that has nothing to do"
 )
 TOOK: Call[Took, Ack] = Call("worker.{id}.took", Took, Ack, doc="a request that was pulled has arrived")
 MEETING: Call[AskMeeting, Meeting] = Call(

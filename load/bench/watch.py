@@ -18,7 +18,7 @@ from livescale.shared.subjects import HEARTBEAT, LEASE
 
 T = TypeVar("T")
 
-HOLDERS: frozenset[ServiceName] = frozenset({"worker", "host"})  # who may be a source or a target of a scale
+HOLDERS: frozenset[ServiceName] = frozenset({"worker", "host"})  # what may be source or target of a scale
 PATIENCE_SECONDS = 60.0
 
 
@@ -54,7 +54,7 @@ class Losses:
 
 @dataclass
 class Watch:
-    """The last reports of workers, how many requests the router has, and who was lost."""
+    """The last reports of workers, how many requests the router has, and which processes were lost."""
 
     services: Collection[ServiceName] = HOLDERS  # whose loss spoils a sample
     workers: dict[str, WorkerReport] = field(default_factory=dict)

@@ -106,8 +106,8 @@ Question = (
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """It can answer, so many seconds after the process was started; where parameters come in blocks, it had the last
-    one ready in `last_block`. `kernels`: those of this engine that were chosen."""
+    """An engine can answer, `answering` seconds after its process was started. Where parameters come in blocks, it had
+    the last one ready in `last_block` seconds. `kernels` are those of this engine that were chosen."""
 
     answering: float
     last_block: float | None = None

@@ -136,7 +136,7 @@ class VirtualCluster:
             await bus.close()
 
     def make_runner(self, told: WorkerSettings) -> Callable[[Clock], Runner]:
-        """What makes the engine of a worker. Those who watch engines make ones of their own."""
+        """Return what makes the engine of a worker. A cluster that watches engines makes ones of its own."""
         return runner_maker(told, CPU, new_memory=SparseKv.of)
 
 

@@ -1,4 +1,5 @@
-"""What everybody does who runs a virtual cluster, before requests come: a place for it, its model, and a quiet log."""
+"""What every run of a virtual cluster does before requests come: it makes a topology, registers models, and quietens
+logs."""
 
 import asyncio
 import gc

@@ -47,7 +47,7 @@ def bus_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def find_bus(nats_url: str | None, namespace: str | None) -> BusAddress:
-    """Flag or environment first, then the system that runs on this machine, then the default."""
+    """Return the bus that flag or environment name, else that of the system on this machine, else the default."""
     note = pointer_path()
     running = find_running(note) if nats_url is None else None
     default = ProcessSettings()

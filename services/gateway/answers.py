@@ -128,7 +128,7 @@ def _instance(id: str, ranks: Sequence[WorkerReport]) -> Instance:
 
 
 def status(entry: ModelEntry, snapshot: Snapshot | None) -> ModelStatus:
-    """How a model stands. Without a snapshot its state is unknown, and not cold."""
+    """The state of a model. Without a snapshot it is unknown, which does not mean that nothing is loaded."""
     if entry.state == "failed":
         return ModelStatus(state="failed", instances=0, error=entry.error)
     if snapshot is None:

@@ -8,8 +8,8 @@ from livescale.shared.process.bounded_process import BoundedProcess
 
 
 class BoundedWork:
-    """One kind of work, one piece after the other: who has the `_turn` may ask the `_process`. `_overran` says that a
-    piece took too much.
+    """One kind of work, one piece after the other: the task that has the `_turn` may ask the `_process`. `_overran`
+    says that a piece took too much.
 
     The process runs a module of the gateway. It is started when it is first needed, and again whenever it died.
     """

@@ -69,7 +69,7 @@ class Generation:
     `wait` is called for every second in which nothing comes: the request is held, or its next tokens are being made.
 
     `generated` are the tokens that were handed on; `cached_tokens` counts the tokens of the prompt that were not
-    computed. `times` are for who traces or measures the request when it is over.
+    computed. `times` are for the trace and the metrics of the request when it is over.
 
     One that `follows` is a further choice of a request whose first one was accepted: it is not refused any more for
     want of room, but waits for it. A grammar is that of the client's parameter `grammar_param`.

@@ -151,7 +151,7 @@ def _responses(api: ResponsesApi) -> list[Operation]:
 
 
 def _inputs(api: ResponsesApi) -> list[Operation]:
-    """What responses are made of."""
+    """The operations that tell what a response is made of, and count it."""
     return [
         Operation(
             "GET",

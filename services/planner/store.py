@@ -47,7 +47,7 @@ class ScaleStore:
 
     def running(self) -> list[RunningScale]:
         """Return the scales that have not ended yet, oldest first."""
-        # Asked at every heartbeat, while hundreds that have ended are kept.
+        # This is asked at every heartbeat: going through all scales, of which hundreds have ended, would take too long.
         for scale in [one for one in self._running.values() if one.ended]:
             del self._running[scale.id]
         return list(self._running.values())

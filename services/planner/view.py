@@ -38,8 +38,8 @@ class ClusterView:
             self._heard[report.id] = self._clock.now()
 
     def on_instance(self, event: InstanceServing) -> None:
-        """Take in what a worker has become. Its report says so only a moment later: who scales back as soon as a scale
-        has ended would be told that others still load."""
+        """Take in what a worker has become. Its report says so only a moment later: an operator who scales back as soon
+        as a scale has ended would be told that others still load."""
         known = self._reports.get(event.worker)
         if known is None or known.instance != event.instance:
             return

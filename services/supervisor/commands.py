@@ -22,7 +22,7 @@ NATS = "nats"
 LOOPBACK = "127.0.0.1"
 
 # The server wakes for each token. With as many threads as cores some of them spin at each, for more messages, and take
-# a core from who waits for this one. With one thread a message costs a fifth less, and is there sooner.
+# a core from the process that waits for the message. With one thread a message costs a fifth less, and comes sooner.
 NATS_CORES_SHARE = 4  # it gets one of so many cores, but one at least
 
 # Ctrl-C should not wait longer for streams; below the supervisor's own grace.

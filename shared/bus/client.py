@@ -196,7 +196,7 @@ class SendQueue:
     dropped and counted.
 
     What is sent in one turn of the event loop goes to the socket together, at its end. A write wakes the server, which
-    may take the processor from this process at once, and who sends may have more to do: a worker begins its next step.
+    may take the processor from this process at once, although it may have more to do: a worker begins its next step.
     """
 
     def __init__(self, client: SturdyClient, counts: Counter[str]) -> None:

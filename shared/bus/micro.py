@@ -17,7 +17,7 @@ TYPE = "io.nats.micro.v1.{}_response"
 
 @dataclass(frozen=True)
 class MicroEndpoint:
-    """An endpoint as NATS micro describes it: its subject, its queue group, and who serves it."""
+    """An endpoint as NATS micro describes it: its subject, its queue group, and the object that serves it."""
 
     subject: str
     queue: str

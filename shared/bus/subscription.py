@@ -29,7 +29,7 @@ class QueuedSubscription(Generic[M]):
         self._log = log
         self._closed = False
         self._leave: Callable[[], Awaitable[None]] | None = None
-        self._take_soon: Callable[[], object] | None = None  # of who reads by `each`
+        self._take_soon: Callable[[], object] | None = None  # of a reader that uses `each`
         self._take_now: Callable[[Received[M]], bool] | None = None  # of the same, if nothing comes before
         self._is_taken_soon = False
 

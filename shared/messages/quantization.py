@@ -8,8 +8,8 @@ from livescale.shared.messages.message import Count, Message, Name
 
 Codes = Literal["int4", "int8", "fp8", "fp4"]
 ScaleType = Literal["bfloat16", "float32", "float16", "e8m0", "float32-panel"]
-# Who wrote a checkpoint: compressed-tensors in its packed form and in others, AutoGPTQ and those after it in either
-# version, AutoAWQ, the FP8 of DeepSeek and Qwen3, and the MXFP4 of gpt-oss.
+# The tool whose format a checkpoint has: compressed-tensors in its packed form and in others, AutoGPTQ and its
+# successors in either version, AutoAWQ, the FP8 of DeepSeek and Qwen3, and the MXFP4 of gpt-oss.
 StoredAs = Literal["packed", "plain", "gptq", "gptq_v2", "awq", "fp8", "mxfp4"]
 
 

@@ -119,7 +119,7 @@ class Submit(Message, frozen=True, kw_only=True):
     `follows`: an earlier request of the same prompt, or of its beginning, that has got a token. So the prompt's KV is
     kept where that one went, and this one goes there, too, if there is room.
     `pixels`: of the image that the prompt is, in the size that the model takes; the prompt has a token for each row.
-    `traceparent`: the gateway's span, of which the spans of all who work on the request are children.
+    `traceparent`: the gateway's span, of which the spans of all processes that work on the request are children.
     """
 
     request_id: Name

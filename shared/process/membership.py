@@ -157,7 +157,7 @@ class Membership:
             if self._joined.is_set():
                 report = self._report(self._epoch)
                 self._bus.publish(HEARTBEAT, report, service=report.service, id=report.id)
-        except Exception as error:  # noqa: BLE001 who runs the reports hears of it
+        except Exception as error:  # noqa: BLE001 the task that runs the reports raises it
             self._over.set_exception(error)
         if not self._is_due:
             self._next = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._tell, context=self._context)

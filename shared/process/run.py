@@ -57,7 +57,7 @@ log = structlog.get_logger()
 
 
 class Ends(Exception):
-    """A process ends because it should; the text says why. It is logged as a warning, without a traceback."""
+    """Raised to end a process on purpose; the text says why. It is logged as a warning, without a traceback."""
 
 
 class Actor(Protocol):

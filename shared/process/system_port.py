@@ -123,7 +123,7 @@ class SystemPort:
                 writer.write(await self._answer(head))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # who asks so gets no answer
+            pass  # a client that is so slow, or sends no HTTP, gets no answer
         finally:
             writer.close()
 

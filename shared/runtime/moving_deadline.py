@@ -59,6 +59,6 @@ class MovingDeadline:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # Another may have asked to cancel the task as well, who is to hear of it.
+        # The task may have been cancelled from outside as well; then the cancellation goes on.
         if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error

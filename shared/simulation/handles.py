@@ -20,7 +20,7 @@ class Sleeper(Protocol):
     away: float
 
     def put_off(self, handle: asyncio.Handle) -> None:
-        """Keep what is due until the process goes on."""
+        """Keep a call that is due while the process is stopped, until it goes on."""
 
 
 # The simulated process that a context belongs to; None outside of all.

@@ -1,5 +1,5 @@
-"""The listeners of the in-process bus, found by subject: the work for a message grows with who hears it, not with who
-does not."""
+"""The listeners of the in-process bus, found by subject: the work for a message grows with the listeners that
+hear it, not with the others."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from livescale.shared.bus.calls import Reply
 Delays = Callable[[str], Sequence[float]]  # after how many seconds a message on a subject arrives, as often as it does
 Deliver = Callable[[str, bytes, Mapping[str, str], Reply | None], None]
 
-MOST_FOUND = 65_536  # subjects of which it is remembered who listens
+MOST_FOUND = 65_536  # subjects whose listeners are remembered
 ANY, REST = "*", ">"  # of a subscription: any one token, and one or more to the end
 
 

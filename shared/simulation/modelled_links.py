@@ -21,8 +21,8 @@ Way = tuple[bytes, bytes, int, bytes]  # from one address to another, on a chann
 
 
 class Receive(NamedTuple):
-    """Who waits for a message, and where to: `came` says how many bytes it had. Others than `view` has room for are not
-    written."""
+    """A receive that waits for a message: `came` says how many bytes it had. Bytes for which `view` has no room are
+    not written."""
 
     view: View
     came: asyncio.Future[int]
@@ -119,7 +119,7 @@ class ModelledNetwork:
         return box
 
     def make_mailbox(self, way: Way) -> Mailbox:
-        """A mailbox for a way that has none. Those who watch what arrives make one of their own."""
+        """A mailbox for a way that has none. A network that watches what arrives makes one of its own."""
         return Mailbox(way)
 
     def close(self, box: Mailbox) -> None:

@@ -1,4 +1,4 @@
-"""The clock of simulated processes, and that of who watches them."""
+"""The clock of simulated processes, and that of the code that watches them."""
 
 from livescale.shared.runtime.clock import RunningClock
 from livescale.shared.simulation.virtual_time import running_loop
@@ -28,6 +28,6 @@ class VirtualClock(RunningClock):
 
 
 def machine_time() -> float:
-    """Seconds since the start of the simulation, for who watches it; each process has a time of its own, which leaves
-    out its sleeps."""
+    """Seconds since the start of the simulation, for code that watches it; each process has a time of its own, which
+    leaves out its sleeps."""
     return running_loop().now

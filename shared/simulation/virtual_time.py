@@ -45,7 +45,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An event loop whose time starts at 0, jumps to the next timer, and may not go past `limit_seconds`.
 
     Timers fire in the order of their times, and those of one moment in the order in which they were set: else it would
-    depend on how many others are set, those of somebody who only looks on included.
+    depend on how many others are set, those of code that only looks on included.
     """
 
     # Attributes of asyncio's own loops that their types leave out.
@@ -227,7 +227,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         future: asyncio.Future[T] = self.create_future()
         try:
             result = func(*args)
-        except Exception as error:  # noqa: BLE001 whatever it is, it belongs to who asked
+        except Exception as error:  # noqa: BLE001 whatever it is, the caller gets it from the future
             self.call_soon(_fail, future, error)
         else:
             self.call_soon(end, future, result)

@@ -229,7 +229,7 @@ class LostFlows:
     """Tells of lost flows on the `bus`.
 
     A receiver that was never reached hears nothing of its flow until its patience ends, so its sender speaks for it.
-    Who is told twice, or of a flow that was replaced, ignores it by the ticket.
+    A process that is told twice, or of a flow that was replaced, ignores it by the ticket.
     """
 
     bus: Bus

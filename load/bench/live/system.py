@@ -71,7 +71,7 @@ class LiveBenchSystem:
         await self.watch.until(
             lambda: self.watch.requests + sum(one.done() for one in sending) >= len(asks), "all requests wait"
         )
-        # Until it has said so, it is as good a source as the host's memory, and would be slower while it computes.
+        # A source that computes sends more slowly than the host's memory, and the planner has to know that it does.
         await self.watch.until(lambda: self.watch.busy() == [self.source], "the source has something to do")
         done = await self.system.scale(2, mode)
         records = self.checked(await asyncio.gather(*sending))

@@ -26,7 +26,7 @@ ROOM, AT_ONCE = 32, 16  # requests that a worker runs, and fewer that are asked 
 LINK_RATE = 1e6  # bytes a second, so that the tiny model takes some seconds
 KILLED_AFTER = 0.3  # of all answers
 ANSWER_SECONDS = 300.0
-# How a scale gives requests to who loads, with how many instances there are then, and what counts that it happened.
+# How requests come to an instance that loads, how many instances there are then, and the metric that counts it.
 SCALES: tuple[tuple[str, LiveMode, int, str], ...] = (
     ("ZigZag", "zigzag", 2, "livescale_worker_pulled_tasks_total"),
     ("a pipeline", "pipeline", WORKERS, "livescale_worker_pipeline_steps_total"),

@@ -45,7 +45,7 @@ class Clients:
                 group.create_task(self._serve(number, ask))
 
     def break_connections(self) -> None:
-        """The gateway is gone, and every connection to it."""
+        """Break every connection, as the gateway is gone."""
         for attempt in self._attempts:
             attempt.cancel()
 

@@ -35,7 +35,7 @@ COUNTED_SECONDS = 1.5  # shorter than a router waits before it gives up what an 
 AWAITED_SECONDS = 1.0  # longer than the word of a death takes, and than what ends then
 LATE = ("part", "outage", "stall", "lose", "delay", "repeat")  # faults by which messages are lost or late
 REFUSED_DRAIN = "did not drain: "  # in the outcome of a scale
-SUSPECTED_SECONDS = 2.0  # who is silent for as long has been suspected
+SUSPECTED_SECONDS = 2.0  # a process that is silent for as long has been suspected
 ROUNDING = 1e-6
 
 
@@ -148,7 +148,7 @@ def deaths_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
     joined, dead = set[str](), set[str]()
     for at, change in leases(history):
         joins = change.reason == "joined"
-        # Who was declared dead joins when it can: after its fault the bus may be down, for as long as that lasts.
+        # A process that was declared dead joins when it can: after its fault the bus may be down for some time.
         again = joins and change.id in joined and change.id not in dead
         if (again or change.state == "dead") and not was_struck(system.faults, change.id, at - history.ready_at):
             what = "joined again" if again else f"was declared dead ({change.reason})"
@@ -213,8 +213,8 @@ def kv_owned_once(system: SeedSystem, history: History) -> Iterator[str]:
 
 
 def counts_right(system: SeedSystem, history: History) -> Iterator[str]:
-    """A router hears soon which requests have ended, also when the bus is back; only what is lost on the way, and who
-    is away, may have it wait."""
+    """A router hears soon which requests have ended, also when the bus is back; only lost messages, and processes
+    that are away, may have it wait."""
     hears_all = all(fault.is_command or fault.what in LOSES_NO_END or begins_anew(fault) for fault in system.faults)
     if hears_all and history.counted_for > COUNTED_SECONDS:
         yield f"a router counted requests for {history.counted_for:.2f} s that had all ended"

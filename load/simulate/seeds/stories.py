@@ -13,7 +13,7 @@ Story = Callable[["Cast", float], list[SeedFault]]
 
 
 class Cast:
-    """Who there is for a story, and its chance."""
+    """The processes and models that a story is about, and the source of its chance."""
 
     def __init__(self, chance: Random, processes: Sequence[str], models: Sequence[str]) -> None:
         self.chance = chance
@@ -40,7 +40,7 @@ class Cast:
 
 
 def registry_forgets(cast: Cast, at: float) -> list[SeedFault]:
-    """The last who joined leaves, the registry is started again, and others join."""
+    """The process that joined last leaves, the registry is started again, and others join."""
     last, other = cast.worker(), cast.worker()
     gone = at + cast.soon(1.0, 2.0)
     back = gone + cast.soon(0.3, 1.0)
@@ -155,8 +155,8 @@ def router_asleep(cast: Cast, at: float) -> list[SeedFault]:
 
 
 def router_back_moving(cast: Cast, at: float) -> list[SeedFault]:
-    """Routers take office again and again while requests move between workers, and hear of moves before they hear who
-    has these requests: messages overtake each other."""
+    """Routers take office again and again while requests move between workers, and hear of moves before they hear where
+    these requests are: messages overtake each other."""
     late = SeedFault(at, "delay", "", cast.soon(3.0, 5.0), 0.5)
     moments: Sequence[Moment] = ("moving KV", "handing over", "moving KV", "live")
     gone = [
@@ -184,7 +184,7 @@ def late_and_twice(cast: Cast, at: float) -> list[SeedFault]:
 
 
 def restarted_under_orders(cast: Cast, at: float) -> list[SeedFault]:
-    """Spare workers are started again as they are to load, and it is late that others hear who they are now."""
+    """Spare workers are started again just when they are to load, and others hear late that they have new lives."""
     late = SeedFault(at, "delay", "", cast.soon(1.0, 2.0), 0.5)
     deaths = [cast.kill(at, who, 0.4) for who in dict.fromkeys(cast.worker() for _ in range(3))]
     return [late, *deaths, cast.scale(at + cast.soon(0.1, 0.7), 4, 8)]

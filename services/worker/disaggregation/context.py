@@ -96,6 +96,6 @@ class KvContext:
         return self._channel(asked.prefill, asked, asked.prefill.id < self.worker.me)
 
     def _channel(self, other: Node, asked: Reserve, in_order: bool) -> Channel:
-        """Two workers may send to each other under the same ticket: `in_order` is who prefills of them."""
+        """Two workers may send to each other under the same ticket: `in_order` says which of them prefills."""
         number = FIRST_CHANNEL - FIRST_HANDOFF + 2 * asked.ticket + in_order
         return Channel(self.worker.link, other, number, asked.secret)

@@ -245,7 +245,7 @@ class Dense:
         return [window if one == SLIDING else 0 for one in types]
 
     def turning(self, kind: LayerKind, rotation: Rotation) -> LayerKind:
-        """Layers of this kind with a rotation of their own."""
+        """Return this kind of layers with a rotation of its own."""
         return self._turning(replace(kind, frequencies=rotation.all_frequencies(self.head_dim)), rotation)
 
     def still(self, kind: LayerKind) -> LayerKind:
