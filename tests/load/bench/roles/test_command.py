@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from livescale.load.bench.roles import command as bench
-from livescale.load.bench.roles import rows
+from livescale.load.bench.roles import measure, rows
 from livescale.load.kept import kept_model
 from tests.load.bench.bench_output import records_in
 
@@ -13,8 +13,8 @@ from tests.load.bench.bench_output import records_in
 @pytest.mark.slow
 def test_it_measures_with_real_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, value in (("SIZE", "small"), ("SWITCHES", 2)):
-        monkeypatch.setattr(bench, name, value)
+    monkeypatch.setattr(bench, "SIZE", "small")
+    monkeypatch.setattr(measure, "SWITCHES", 2)
     for name, number in (("GAPS", 500), ("LONE", 2), ("BACK_TO_BACK", 6)):
         monkeypatch.setattr(rows, name, number)
     assert kept_model("small", print).exists()
