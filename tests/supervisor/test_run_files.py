@@ -74,6 +74,24 @@ def test_the_note_of_a_later_system_is_left_alone(tmp_path: Path) -> None:
     assert find_running(path) == later
 
 
+def test_a_system_is_found_again_when_those_that_were_started_later_have_ended(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    with subprocess.Popen([sys.executable, "-S", "-c", ""]) as dead:
+        started = process_started(dead.pid) or 0
+    with announce(path, **ADDRESSES):
+        first = find_running(path)
+        with announce(path, **{**ADDRESSES, "url": "http://127.0.0.1:8001"}):
+            later = find_running(path)
+            assert later is not None
+            assert later.url == "http://127.0.0.1:8001"
+        assert find_running(path) == first
+        assert path.stat().st_mode & 0o777 == 0o600
+        killed = RunningSystem(pid=dead.pid, pid_started=started, before=first, **ADDRESSES)
+        path.write_bytes(msgspec.json.encode(killed))
+        assert find_running(path) == first
+    assert find_running(path) is None
+
+
 def test_one_place_serves_all_terminals_and_folders_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LIVESCALE_STATE_DIR", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
