@@ -18,6 +18,7 @@ from livescale.services.supervisor.checks import (
     check_live,
     check_memory,
     check_models,
+    check_system_ports,
     choose_own_form,
     find_ports,
     make_spec,
@@ -63,7 +64,7 @@ class Stack:
     `urls` (by gateway), `nats_url`, `bus` and `supervisor` are set inside `async with`. `ended` is called with name and
     reason when a process has ended that is started again; by default that is echoed.
 
-    Raises BadSettings before anything was started, ChildFailed and StackFailed while starting.
+    Raises BadSettings before any service was started, ChildFailed and StackFailed while starting.
     """
 
     urls: dict[str, str]
@@ -143,7 +144,9 @@ class Stack:
             self._placement = replace(self._placement, shaping_file=str(run_dir / "links"))
         services = service_commands(settings, nats_urls, self._placement)
         gateways = gateway_commands(settings, nats_urls, ports, run_dir)
-        self.supervisor.start(*bind_system_ports([*services, *gateways], settings.system_bind))
+        commands = [*services, *gateways]
+        check_system_ports(settings.system_bind, len(commands))
+        self.supervisor.start(*bind_system_ports(commands, settings.system_bind))
         if settings.kill_hung_s:
             watch = LeaseWatch(self.bus, self.supervisor, settings.kill_hung_s, self._tell_end)
             self._run_beside(cleanup, watch.run(), "lease watch")
