@@ -134,7 +134,9 @@ class Stack:
             ) from None
         cleanup.push_async_callback(self._disconnect)
         self._is_connected = True
-        if not settings.nats_url:
+        if settings.nats_url:
+            await self._check_alone()
+        else:
             store = run_dir / "nats"
             watch_store = StoreWatch(self.bus, store, partial(self.supervisor.restart, NATS), self._progress)
             self._run_beside(cleanup, watch_store.run(), "store watch")
@@ -162,6 +164,17 @@ class Stack:
         files = {gateway.name: ready_file(run_dir, gateway.name) for gateway in gateways}
         await self._wait(lambda _: [name for name, file in files.items() if not read_url(file)], deadline)
         self.urls = {name: read_url(file) for name, file in files.items()}
+
+    async def _check_alone(self) -> None:
+        """Raises StackFailed where another system has the namespace: both would have processes of the same ids, and
+        each would end those of the other."""
+        snapshot = await self._ask_snapshot()
+        if snapshot is not None:
+            where = ", ".join(sorted({one.host for one in snapshot.members if one.service == "registry"}))
+            raise StackFailed(
+                f"another system runs on that NATS server in the namespace {self._settings.namespace!r}, with its "
+                f"registry on {where}: choose another --namespace, or end that one"
+            )
 
     async def _disconnect(self) -> None:
         self._is_connected = False
