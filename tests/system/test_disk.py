@@ -25,8 +25,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def system(directory: Path) -> Iterator[System]:
     model = copy_checkpoint("llama", directory)
-    options = ("--workers", "1", "--min-instances", "0", "--dtype", "bfloat16", "--model", f"k={model}")
-    with started(directory, *options) as running:
+    # A worker that kept the parameters would need no host.
+    options = ("--workers", "1", "--min-instances", "0", "--dtype", "bfloat16", "--no-keep-parameters")
+    with started(directory, *options, "--model", f"k={model}") as running:
         yield running
 
 
