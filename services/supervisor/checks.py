@@ -125,8 +125,14 @@ def check_instances(settings: StackSettings) -> None:
 def check_path(model: ModelSettings) -> None:
     """A hub id has the form ORG/NAME and is not a directory; anything else must be a checkpoint that exists."""
     path = Path(model.path)
-    if path.is_dir():
-        if not (path / "config.json").is_file():
+    try:
+        is_directory, has_config = path.is_dir(), (path / "config.json").is_file()
+    except OSError as error:
+        raise BadSettings(
+            f"model {model.name!r}: {path} cannot be read ({error.strerror}); give a directory that this user may read"
+        ) from None
+    if is_directory:
+        if not has_config:
             raise BadSettings(f"model {model.name!r}: {path} has no config.json, so it is no Hugging Face checkpoint")
         return
     looks_like_hub_id = model.path.count("/") == 1 and model.path[0] not in "./~" and not path.parent.exists()

@@ -148,6 +148,12 @@ def test_a_directory_without_config_is_refused(tmp_path: Path) -> None:
         check_models(StackSettings(models=(ModelSettings(name="a", path=str(tmp_path)),)))
 
 
+def test_a_path_that_cannot_be_looked_at_is_refused_with_the_reason() -> None:
+    path = "/" + "x" * 300  # as for a directory of another user, but for root, too
+    with pytest.raises(BadSettings, match=r"x cannot be read \(File name too long\); give a directory that"):
+        check_models(StackSettings(models=(ModelSettings(name="a", path=path),)))
+
+
 def test_a_name_given_twice_is_refused(checkpoint: str) -> None:
     model = ModelSettings(name="a", path=checkpoint)
     with pytest.raises(BadSettings, match="'a' is given twice"):
