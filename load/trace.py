@@ -166,7 +166,8 @@ def poisson(phases: Sequence[LoadPhase], shape: RequestShape, seed: int) -> Trac
     requests = sum(phase.seconds * phase.rate for phase in phases if phase.rate)
     if not requests <= MOST_REQUESTS:
         raise ValueError(
-            f"the load has more than {MOST_REQUESTS:,} requests, seconds times rate: give it fewer seconds, or a lower rate"
+            f"the load has more than {MOST_REQUESTS:,} requests, seconds times rate: "
+            "give it fewer seconds, or a lower rate"
         )
     chance = random.Random(seed)
     trace: list[Arrival] = []
