@@ -70,8 +70,11 @@ def make_model(
     recipe = Recipe(family, size, seed, digest, quantized)
     if _already_made(directory, recipe):
         return directory
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    except OSError as error:
+        raise OSError(f"{directory} cannot be written: {error}") from error
     try:
         _write(unfinished, recipe, taught, progress)
         unfinished.chmod(0o755)

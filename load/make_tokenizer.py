@@ -152,7 +152,7 @@ def _trained(dialect: Dialect, vocab_size: int, seed: int, texts: tuple[str, ...
 
 def save_tokenizer(tokenizer: Tokenizer, dialect: Dialect, directory: Path) -> None:
     """Both places where checkpoints keep a chat template occur: tokenizer_config.json and chat_template.jinja."""
-    tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": dialect.bos,

@@ -14,6 +14,7 @@ import msgspec
 
 WINDOW_FORM = re.compile(r"(?P<start>\d+(\.\d+)?)?(?P<how>[:+])(?P<end>\d+(\.\d+)?)?")
 
+MOST_REQUESTS = 10_000_000  # all of them are held in memory
 BURST_RATE = 1.5  # how many times the usual rate a burst has at least
 
 
@@ -158,7 +159,16 @@ class RequestShape(msgspec.Struct, frozen=True):
 
 
 def poisson(phases: Sequence[LoadPhase], shape: RequestShape, seed: int) -> Trace:
-    """Arrivals of all phases one after the other; the same seed gives the same trace."""
+    """Arrivals of all phases one after the other; the same seed gives the same trace.
+
+    Raises ValueError for more requests than are held in memory, endless ones among them.
+    """
+    requests = sum(phase.seconds * phase.rate for phase in phases if phase.rate)
+    if not requests <= MOST_REQUESTS:
+        raise ValueError(
+            f"the load has more than {MOST_REQUESTS:,} requests, seconds times rate: "
+            "give it fewer seconds, or a lower rate"
+        )
     chance = random.Random(seed)
     trace: list[Arrival] = []
     start = 0.0

@@ -13,6 +13,7 @@ from livescale.load.chaos.load import ChaosSettings, make_load
 from livescale.load.chaos.page import write_page
 from livescale.load.chaos.report import ChaosReport, ChaosRun, fault_table, make_report
 from livescale.load.chaos.run import run_chaos
+from livescale.load.chaos.system import choose_targets
 from livescale.load.engine_alone import undisturbed
 from livescale.load.kept import KEPT, kept_model, logged
 from livescale.load.report import check_report_path
@@ -46,10 +47,15 @@ def chaos(settings: ChaosSettings) -> None:
     """
     check_report_path(Path(settings.report))
     console = Console(stderr=True)  # stdout is the record's alone
+    try:
+        trace = make_load(settings)
+        choose_targets(settings)
+    except (TraceError, ValueError) as error:
+        raise click.UsageError(str(error)) from None
     checkpoint = Path(settings.model) if settings.model else kept_model("small", console.print)
     try:
-        run = disturb(settings, checkpoint, make_load(settings), console)
-    except (TargetError, TraceError, ValueError) as error:
+        run = disturb(settings, checkpoint, trace, console)
+    except (TargetError, ValueError) as error:
         raise click.ClickException(str(error)) from None
     console.print("The system is down. The same requests to an undisturbed engine ...")
     right = asyncio.run(undisturbed(checkpoint, settings.dtype, run.asks))

@@ -58,8 +58,12 @@ def plan_made_up(settings: DemoSettings, capacity: MeasuredRates, context: int) 
     request_seconds = capacity.seconds(Arrival(0.0, SHAPE.prompt_tokens, SHAPE.output_tokens))
     phases = calm_burst_calm(settings.duration, CALM_LOAD / request_seconds, BURST_LOAD / request_seconds)
     before, burst, _ = phases
+    try:
+        trace = poisson(phases, SHAPE, settings.seed)
+    except ValueError as error:
+        raise TraceError(str(error)) from None
     return DemoLoad(
-        trace=fit(poisson(phases, SHAPE, settings.seed), context),
+        trace=fit(trace, context),
         seconds=settings.duration,
         burst=Window(before.seconds, before.seconds + burst.seconds),
     )

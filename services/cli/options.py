@@ -145,9 +145,11 @@ def own_options(
 
 def _convert(values: dict[str, object], kind: type[S]) -> S:
     try:
-        return msgspec.convert(values, kind)
-    except msgspec.ValidationError as error:  # a rule that no single option can check
-        raise click.ClickException(str(error)) from None
+        settings = convert(values, kind)
+    except ValueError as error:  # a rule that no single option can check
+        raise click.UsageError(str(error)) from None
+    assert isinstance(settings, kind)
+    return settings
 
 
 def flatten(kind: type[Settings], passed_on: Mapping[str, Sequence[FieldInfo]]) -> type[Settings]:

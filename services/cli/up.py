@@ -190,8 +190,10 @@ def check_place() -> None:
     """Make the directory of the note by which other commands find the system. Raises ClickException."""
     try:
         make_place(pointer_path())
-    except (NotOurs, OSError) as error:
+    except NotOurs as error:
         raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"{error}: name another directory by LIVESCALE_STATE_DIR") from None
 
 
 async def serve(settings: StackSettings, printer: UpPrinter) -> None:

@@ -74,6 +74,7 @@ class _Lease:
     member: Member
     seen: float
     sure: bool  # its epoch was given here, or heard; else an earlier registry may have given a later one
+    replaced: frozenset[int] = frozenset()  # pids that had this id and were not dead yet
 
     def move(self, state: LeaseState, reason: str) -> LeaseMoved:
         member = self.member = replace(self.member, lease=MOVES.advance(self.member.lease, state))
@@ -126,13 +127,15 @@ class Leases:
     def join(self, join: Join, now: float) -> tuple[Member, list[LeaseMoved]]:
         """Admit a process under a new epoch; one of the same id before it is dead from here on.
 
-        Raises Refusal 409 where the id is in use by another service, or alive on another machine.
+        Raises Refusal 409 where the id is in use by another service, alive on another machine, or alive in a process
+        that has replaced this one: two of one id would else replace each other for ever.
         """
-        effects = []
+        effects, replaced = [], frozenset[int]()
         known = self._leases.get(join.id)
         if known is not None and known.member.lease != "dead":
-            self._refuse_taken(join, known.member)
+            self._refuse_taken(join, known)
             effects.append(known.move("dead", f"pid {join.pid} joined under this id"))
+            replaced = (known.replaced | {known.member.pid}) - {join.pid}
         self._last_epoch += 1
         member = Member(
             service=join.service,
@@ -146,13 +149,16 @@ class Leases:
             kernels=join.kernels,
             system=join.system,
         )
-        self._leases[join.id] = _Lease(member, now, sure=True)
+        self._leases[join.id] = _Lease(member, now, sure=True, replaced=replaced)
         return member, [*effects, LeaseMoved(join.service, join.id, member.epoch, "alive", "joined")]
 
     @staticmethod
-    def _refuse_taken(join: Join, holder: Member) -> None:
+    def _refuse_taken(join: Join, lease: _Lease) -> None:
+        holder = lease.member
         if holder.service != join.service:
             raise Refusal(409, f"id {join.id!r} belongs to a {holder.service}: choose another with --id")
+        if join.pid in lease.replaced and holder.lease == "alive":
+            raise Refusal(409, f"id {join.id!r} is now that of pid {holder.pid}: choose another with --id", 1000)
         if holder.host != join.host and holder.lease == "alive":
             raise Refusal(
                 409, f"id {join.id!r} is alive on {holder.host} (pid {holder.pid}): choose another with --id", 1000

@@ -5,7 +5,7 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from livescale.services.supervisor.model_settings import Bounds, ModelSettings
 from livescale.services.supervisor.settings import StackSettings
@@ -14,6 +14,7 @@ from livescale.shared.messages.model_spec import ModelSpec, ScalingBounds
 from livescale.shared.messages.parameters import DType, Layout
 from livescale.shared.model.automatic_form import FEWEST_GPUS, choose_form, has_compiled_kernels
 from livescale.shared.model.latency import find_latency
+from livescale.shared.process.system_port import CannotListen, join_address, listen, split_address
 from livescale.shared.runtime.settings import check_plan_policy
 
 LAST_PORT = 65535
@@ -106,25 +107,32 @@ def check_instances(settings: StackSettings) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise BadSettings(f"model {twice[0]!r} is given twice; give every model a name of its own")
-    for model in settings.models:
-        lowest, highest = spec_bounds(model, settings)
-        if lowest > highest:
-            raise BadSettings(f"model {model.name!r}: min-instances {lowest} is above max-instances {highest}")
-        if _are_crossed(model.bounds):
-            raise BadSettings(f"model {model.name!r}: a lower scaling bound is above the upper one")
+    # First, as most instances are by default as many as there are workers for.
     needed = sum(spec_bounds(model, settings)[0] * ranks_of(model, settings) for model in settings.models)
     if needed > count_workers(settings):
         raise BadSettings(
             f"the models keep instances of {needed} workers and there are {count_workers(settings)} workers; "
             "raise --workers or lower min-instances"
         )
+    for model in settings.models:
+        lowest, highest = spec_bounds(model, settings)
+        if lowest > highest:
+            raise BadSettings(f"model {model.name!r}: min-instances {lowest} is above max-instances {highest}")
+        if crossed := _crossed(model.bounds):
+            raise BadSettings(f"model {model.name!r}: bounds: {crossed}; a lower one is at most its upper one")
 
 
 def check_path(model: ModelSettings) -> None:
     """A hub id has the form ORG/NAME and is not a directory; anything else must be a checkpoint that exists."""
     path = Path(model.path)
-    if path.is_dir():
-        if not (path / "config.json").is_file():
+    try:
+        is_directory, has_config = path.is_dir(), (path / "config.json").is_file()
+    except OSError as error:
+        raise BadSettings(
+            f"model {model.name!r}: {path} cannot be read ({error.strerror}); give a directory that this user may read"
+        ) from None
+    if is_directory:
+        if not has_config:
             raise BadSettings(f"model {model.name!r}: {path} has no config.json, so it is no Hugging Face checkpoint")
         return
     looks_like_hub_id = model.path.count("/") == 1 and model.path[0] not in "./~" and not path.parent.exists()
@@ -167,6 +175,16 @@ def find_ports(settings: StackSettings) -> list[int]:
         ]
 
 
+def check_system_ports(system_bind: str, count: int) -> None:
+    """Raises BadSettings where one of `count` processes could not listen on its system port."""
+    host, first = split_address(system_bind)
+    for port in range(first, first + count) if first else (0,):
+        try:
+            listen(join_address(host, port)).close()
+        except CannotListen as error:
+            raise BadSettings(str(error)) from None
+
+
 def bind_socket(host: str, port: int) -> socket.socket:
     """A socket bound to this address; port 0 takes a free one. Raises BadSettings."""
     try:
@@ -185,9 +203,14 @@ def bind_socket(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def _are_crossed(bounds: Bounds) -> bool:
-    pairs = (bounds.prefill_lo, bounds.prefill_hi), (bounds.decode_lo, bounds.decode_hi), (bounds.kv_lo, bounds.kv_hi)
-    return any(lowest > highest for lowest, highest in pairs)
+def _crossed(bounds: Bounds) -> str:
+    """Which lower bound is above its upper one; empty where none is."""
+    values = asdict(bounds)
+    for name in ("prefill", "decode", "kv"):
+        lowest, highest = values[f"{name}_lo"], values[f"{name}_hi"]
+        if lowest > highest:
+            return f"{name}-lo {lowest:g} is above {name}-hi {highest:g}"
+    return ""
 
 
 def spec_bounds(model: ModelSettings, settings: StackSettings) -> tuple[int, int]:

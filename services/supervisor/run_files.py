@@ -24,7 +24,8 @@ DIRECTORY_NAME = re.compile(r"livescale-(\d+)-(\d+)-.*")
 class RunningSystem(msgspec.Struct, frozen=True, kw_only=True):
     """The note of the newest system on this machine.
 
-    `pid` and `pid_started`, in clock ticks since boot, tell whether it still runs.
+    `pid` and `pid_started`, in clock ticks since boot, tell whether it still runs. `before` was there at its start: it
+    is found again once this one has ended.
     """
 
     pid: int
@@ -32,6 +33,7 @@ class RunningSystem(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     nats_url: str
     namespace: str
+    before: "RunningSystem | None" = None
 
 
 class NotOurs(Exception):
@@ -58,31 +60,46 @@ def process_started(pid: int) -> int | None:
 
 
 def find_running(path: Path) -> RunningSystem | None:
-    """The system that the note at `path` names, if its process is alive."""
+    """The newest system that the note at `path` names and whose process is alive."""
     try:
         if path.stat().st_uid != os.getuid():
             return None  # another user's bus could command this one's processes
-        running = msgspec.json.decode(path.read_bytes(), type=RunningSystem)
+        running: RunningSystem | None = msgspec.json.decode(path.read_bytes(), type=RunningSystem)
     except (OSError, msgspec.MsgspecError):
         return None
-    return running if process_started(running.pid) == running.pid_started else None
+    while running is not None and process_started(running.pid) != running.pid_started:
+        running = running.before
+    return running
 
 
 @contextmanager
 def announce(path: Path, *, url: str, nats_url: str, namespace: str) -> Iterator[None]:
-    """Write the note, and remove it at the end. The last system to start is the one that is found. Raises NotOurs."""
+    """Write the note; at the end it names the system before, or is removed. The last system to start is the one that
+    is found. Raises NotOurs."""
     pid = os.getpid()
-    mine = RunningSystem(
-        pid=pid, pid_started=process_started(pid) or 0, url=url, nats_url=nats_url, namespace=namespace
-    )
     make_place(path)
-    # For its owner alone, as the url of the bus holds the operator's password.
-    write_atomically(path, msgspec.json.encode(mine) + b"\n")
+    mine = RunningSystem(
+        pid=pid,
+        pid_started=process_started(pid) or 0,
+        url=url,
+        nats_url=nats_url,
+        namespace=namespace,
+        before=find_running(path),
+    )
+    write_note(path, mine)
     try:
         yield
     finally:
         if find_running(path) == mine:
-            path.unlink(missing_ok=True)
+            if mine.before is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_note(path, mine.before)
+
+
+def write_note(path: Path, system: RunningSystem) -> None:
+    """Write it for its owner alone, as the url of the bus holds the operator's password."""
+    write_atomically(path, msgspec.json.encode(system) + b"\n")
 
 
 def make_place(path: Path) -> None:

@@ -18,6 +18,7 @@ from livescale.services.supervisor.checks import (
     check_live,
     check_memory,
     check_models,
+    check_system_ports,
     choose_own_form,
     find_ports,
     make_spec,
@@ -63,7 +64,7 @@ class Stack:
     `urls` (by gateway), `nats_url`, `bus` and `supervisor` are set inside `async with`. `ended` is called with name and
     reason when a process has ended that is started again; by default that is echoed.
 
-    Raises BadSettings before anything was started, ChildFailed and StackFailed while starting.
+    Raises BadSettings before any service was started, ChildFailed and StackFailed while starting.
     """
 
     urls: dict[str, str]
@@ -133,7 +134,9 @@ class Stack:
             ) from None
         cleanup.push_async_callback(self._disconnect)
         self._is_connected = True
-        if not settings.nats_url:
+        if settings.nats_url:
+            await self._check_alone()
+        else:
             store = run_dir / "nats"
             watch_store = StoreWatch(self.bus, store, partial(self.supervisor.restart, NATS), self._progress)
             self._run_beside(cleanup, watch_store.run(), "store watch")
@@ -143,7 +146,9 @@ class Stack:
             self._placement = replace(self._placement, shaping_file=str(run_dir / "links"))
         services = service_commands(settings, nats_urls, self._placement)
         gateways = gateway_commands(settings, nats_urls, ports, run_dir)
-        self.supervisor.start(*bind_system_ports([*services, *gateways], settings.system_bind))
+        commands = [*services, *gateways]
+        check_system_ports(settings.system_bind, len(commands))
+        self.supervisor.start(*bind_system_ports(commands, settings.system_bind))
         if settings.kill_hung_s:
             watch = LeaseWatch(self.bus, self.supervisor, settings.kill_hung_s, self._tell_end)
             self._run_beside(cleanup, watch.run(), "lease watch")
@@ -159,6 +164,17 @@ class Stack:
         files = {gateway.name: ready_file(run_dir, gateway.name) for gateway in gateways}
         await self._wait(lambda _: [name for name, file in files.items() if not read_url(file)], deadline)
         self.urls = {name: read_url(file) for name, file in files.items()}
+
+    async def _check_alone(self) -> None:
+        """Raises StackFailed where another system has the namespace: both would have processes of the same ids, and
+        each would end those of the other."""
+        snapshot = await self._ask_snapshot()
+        if snapshot is not None:
+            where = ", ".join(sorted({one.host for one in snapshot.members if one.service == "registry"}))
+            raise StackFailed(
+                f"another system runs on that NATS server in the namespace {self._settings.namespace!r}, with its "
+                f"registry on {where}: choose another --namespace, or end that one"
+            )
 
     async def _disconnect(self) -> None:
         self._is_connected = False

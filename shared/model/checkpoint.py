@@ -57,7 +57,8 @@ def load_model_config(directory: Path, kv_cache_dtype: KvCacheDType = "auto") ->
     Raises CheckpointError.
     """
     path = directory / "config.json"
-    if not path.exists() and any(directory.glob("*.gguf")):
+    # Unlike `exists`, `glob` passes over a directory that this user may not read; the next line says so.
+    if not any(directory.glob(path.name)) and any(directory.glob("*.gguf")):
         raise CheckpointError(f"{directory}: {NO_GGUF}")
     raw = decode_file(path, dict[str, Any])
     generation_path = directory / "generation_config.json"
@@ -110,7 +111,13 @@ def resolve_model_path(name_or_dir: str, *, parameters: bool = True) -> Path:
     HF_HUB_OFFLINE, HF_ENDPOINT and HF_HOME as huggingface_hub does. Raises CheckpointError.
     """
     path = Path(name_or_dir)
-    if name_or_dir and path.is_dir():
+    try:
+        is_directory = path.is_dir()
+    except OSError as error:
+        raise CheckpointError(
+            f"{name_or_dir}: cannot be looked at ({error.strerror}); give another directory"
+        ) from None
+    if name_or_dir and is_directory:
         return path.resolve()
     if path.is_file() and path.suffix == ".gguf":
         raise CheckpointError(f"{name_or_dir}: {NO_GGUF}")

@@ -107,6 +107,21 @@ def test_an_unknown_dtype_is_refused(checkpoint: Path) -> None:
     assert "'float8' is not one of" in result.output
 
 
+def test_a_block_size_between_multiples_is_refused_by_its_name(checkpoint: Path) -> None:
+    result = run("--model", f"tiny={checkpoint}", "--port", "0", "--block-size", "17")
+    assert result.exit_code == 2
+    assert "Error: block-size: Expected `int` that's a multiple of 16" in result.output
+
+
+def test_a_place_for_the_note_that_cannot_be_made_is_refused_with_what_to_do(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIVESCALE_STATE_DIR", str(checkpoint / "config.json" / "state"))
+    result = run("--model", f"tiny={checkpoint}", "--port", "0")
+    assert result.exit_code == 1
+    assert "name another directory by LIVESCALE_STATE_DIR" in result.output
+
+
 def test_a_port_in_use_is_refused(checkpoint: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -142,10 +142,11 @@ def test_another_made_model_is_left_alone() -> None:
         make_model(tiny_checkpoint("llama"), "llama", "tiny", 8)
 
 
-def test_a_disk_that_takes_no_more_is_told_in_a_line_that_names_the_directory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("room", [10_000, 500_000], ids=["tokenizer", "parameters"])
+def test_a_disk_that_takes_no_more_is_told_in_a_line_that_names_the_directory(room: int, tmp_path: Path) -> None:
     """No file may grow beyond a few pages, which is how a quota shows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     try:
         result = CliRunner().invoke(make_model_command, [str(tmp_path / "m"), "--family", "qwen2", "--size", "tiny"])
     finally:

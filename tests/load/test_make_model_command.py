@@ -42,3 +42,10 @@ def test_the_command_refuses_without_a_traceback(tmp_path: Path) -> None:
     result = CliRunner().invoke(make_model_command, [str(tmp_path)])
     assert result.exit_code == 1
     assert result.output.startswith("Error: ")
+
+
+def test_a_place_where_nothing_can_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    result = CliRunner().invoke(make_model_command, [str(tmp_path / "file" / "m"), "--size", "tiny"])
+    assert result.exit_code == 1
+    assert result.output.startswith(f"Error: {tmp_path / 'file' / 'm'} cannot be written: ")

@@ -1,3 +1,4 @@
+import math
 from collections import Counter
 
 import pytest
@@ -41,6 +42,12 @@ def test_the_same_seed_gives_the_same_load_and_another_seed_another() -> None:
 
 def test_a_phase_without_requests_is_silent() -> None:
     assert poisson([LoadPhase("calm", 10, 0.0)], SHAPE, seed=1) == ()
+
+
+@pytest.mark.parametrize(("seconds", "rate"), [(math.inf, 1.0), (1.0, math.inf), (1e12, 1.0)])
+def test_more_requests_than_are_held_in_memory_are_refused_before_they_are_made(seconds: float, rate: float) -> None:
+    with pytest.raises(ValueError, match="give it fewer seconds, or a lower rate"):
+        poisson([LoadPhase("calm", 10, 0.0), LoadPhase("burst", seconds, rate)], SHAPE, seed=1)
 
 
 def test_the_three_phases_fill_the_duration() -> None:

@@ -83,6 +83,22 @@ def test_a_restarted_process_replaces_the_one_before_it() -> None:
     assert states(moves) == [("w", "dead", first.epoch), ("w", "alive", second.epoch)]
 
 
+def test_a_process_that_was_replaced_does_not_take_its_id_back() -> None:
+    leases = Leases(TIMES)
+    for pid in (1, 2, 3):
+        holder, _ = leases.join(join("w", pid=pid), 0.0)
+    for pid in (1, 2):
+        with pytest.raises(Refusal, match="is now that of pid 3: choose another with --id") as refused:
+            leases.join(join("w", pid=pid), 0.1)
+        assert refused.value.code == 409
+    assert leases.beat("worker", "w", holder.epoch, 0.2) == []
+    again, _ = leases.join(join("w", pid=3), 0.3)
+    assert again.epoch > holder.epoch
+    tick(leases, 0.3, 2.0)
+    member, _ = leases.join(join("w", pid=1), 2.1)
+    assert member.pid == 1
+
+
 @pytest.mark.parametrize(
     ("second", "words"),
     [(join("w", host="elsewhere"), "alive on box"), (join("w", service="host"), "belongs to a worker")],

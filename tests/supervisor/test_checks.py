@@ -15,6 +15,7 @@ from livescale.services.supervisor.checks import (
     check_live,
     check_memory,
     check_models,
+    check_system_ports,
     count_workers,
     find_ports,
     make_spec,
@@ -147,6 +148,12 @@ def test_a_directory_without_config_is_refused(tmp_path: Path) -> None:
         check_models(StackSettings(models=(ModelSettings(name="a", path=str(tmp_path)),)))
 
 
+def test_a_path_that_cannot_be_looked_at_is_refused_with_the_reason() -> None:
+    path = "/" + "x" * 300  # as for a directory of another user, but for root, too
+    with pytest.raises(BadSettings, match=r"x cannot be read \(File name too long\); give a directory that"):
+        check_models(StackSettings(models=(ModelSettings(name="a", path=path),)))
+
+
 def test_a_name_given_twice_is_refused(checkpoint: str) -> None:
     model = ModelSettings(name="a", path=checkpoint)
     with pytest.raises(BadSettings, match="'a' is given twice"):
@@ -158,6 +165,8 @@ def test_more_instances_than_workers_are_refused(checkpoint: str) -> None:
     with pytest.raises(BadSettings, match="keep instances of 3 workers and there are 2 workers"):
         check_models(StackSettings(models=models, workers=2))
     check_models(StackSettings(models=models, workers=2, min_instances=0))
+    with pytest.raises(BadSettings, match="keep instances of 3 workers and there are 2 workers; raise --workers"):
+        check_models(StackSettings(models=models[:1], workers=2, min_instances=3))
 
 
 def test_bounds_the_wrong_way_round_are_refused(checkpoint: str) -> None:
@@ -165,7 +174,7 @@ def test_bounds_the_wrong_way_round_are_refused(checkpoint: str) -> None:
     with pytest.raises(BadSettings, match="min-instances 2 is above max-instances 1"):
         check_models(StackSettings(models=(upside_down,)))
     crossed = ModelSettings(name="a", path=checkpoint, bounds=Bounds(prefill_lo=0.9))
-    with pytest.raises(BadSettings, match="lower scaling bound"):
+    with pytest.raises(BadSettings, match=r"bounds: prefill-lo 0\.9 is above prefill-hi 0\.7"):
         check_models(StackSettings(models=(crossed,)))
 
 
@@ -187,6 +196,16 @@ def test_a_port_in_use_is_refused_and_a_free_one_accepted() -> None:
         with pytest.raises(BadSettings, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
             find_ports(StackSettings(port=port))
     assert find_ports(StackSettings(port=port)) == [port]
+
+
+def test_system_ports_in_use_are_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(BadSettings, match=f"system-bind: cannot listen on 127.0.0.1:{port}: "):
+            check_system_ports(f"127.0.0.1:{port - 1}", 2)
+    with pytest.raises(BadSettings, match=r"system-bind: cannot listen on 192\.0\.2\.1:0"):
+        check_system_ports("192.0.2.1:0", 5)
+    check_system_ports("127.0.0.1:0", 5)
 
 
 def test_gateways_take_the_port_and_those_after_it_or_free_ones() -> None:

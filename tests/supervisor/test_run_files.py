@@ -20,7 +20,8 @@ from livescale.services.supervisor.run_files import (
     run_directory,
 )
 
-ADDRESSES = {"url": "http://127.0.0.1:8000", "nats_url": "nats://127.0.0.1:4222", "namespace": "default"}
+URL, NATS_URL = "http://127.0.0.1:8000", "nats://127.0.0.1:4222"
+ADDRESSES = {"url": URL, "nats_url": NATS_URL, "namespace": "default"}
 
 HOLD = """
 import sys
@@ -31,6 +32,12 @@ with run_directory(Path(sys.argv[1])) as directory:
     print(directory, flush=True)
     sys.stdin.read()
 """
+
+
+def system(pid: int, started: int | None, before: RunningSystem | None = None) -> RunningSystem:
+    return RunningSystem(
+        pid=pid, pid_started=started or 0, url=URL, nats_url=NATS_URL, namespace="default", before=before
+    )
 
 
 def test_a_running_system_is_found_until_it_stops(tmp_path: Path) -> None:
@@ -48,13 +55,13 @@ def test_the_note_of_a_dead_process_is_stale(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     with subprocess.Popen([sys.executable, "-S", "-c", ""]) as dead:
         started = process_started(dead.pid) or 0
-    path.write_bytes(msgspec.json.encode(RunningSystem(pid=dead.pid, pid_started=started, **ADDRESSES)))
+    path.write_bytes(msgspec.json.encode(system(dead.pid, started)))
     assert find_running(path) is None
 
 
 def test_the_note_of_a_process_that_had_this_pid_before_is_stale(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    path.write_bytes(msgspec.json.encode(RunningSystem(pid=os.getpid(), pid_started=1, **ADDRESSES)))
+    path.write_bytes(msgspec.json.encode(system(os.getpid(), 1)))
     assert find_running(path) is None
 
 
@@ -68,10 +75,28 @@ def test_the_note_of_a_later_system_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     started = process_started(os.getppid())
     assert started is not None
-    later = RunningSystem(pid=os.getppid(), pid_started=started, **ADDRESSES)
+    later = system(os.getppid(), started)
     with announce(path, **ADDRESSES):
         path.write_bytes(msgspec.json.encode(later))
     assert find_running(path) == later
+
+
+def test_a_system_is_found_again_when_those_that_were_started_later_have_ended(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    with subprocess.Popen([sys.executable, "-S", "-c", ""]) as dead:
+        started = process_started(dead.pid) or 0
+    with announce(path, **ADDRESSES):
+        first = find_running(path)
+        with announce(path, **{**ADDRESSES, "url": "http://127.0.0.1:8001"}):
+            later = find_running(path)
+            assert later is not None
+            assert later.url == "http://127.0.0.1:8001"
+        assert find_running(path) == first
+        assert path.stat().st_mode & 0o777 == 0o600
+        killed = system(dead.pid, started, first)
+        path.write_bytes(msgspec.json.encode(killed))
+        assert find_running(path) == first
+    assert find_running(path) is None
 
 
 def test_one_place_serves_all_terminals_and_folders_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,6 +164,17 @@ def test_a_router_that_hangs_is_started_again_and_all_is_served(system: System) 
     hang(system, "router-0")
 
 
+@pytest.mark.system
+def test_a_second_system_on_the_same_bus_is_refused_and_disturbs_nothing(system: System) -> None:
+    before = system.pids()
+    words = ("up", "--model", f"m={tiny_checkpoint('llama')}", "--port", "0")
+    refused = system.command(*words, check=False)
+    assert refused.returncode == 1
+    assert "in the namespace 'default'" in refused.stderr
+    assert "choose another --namespace, or end that one" in refused.stderr
+    assert system.pids() == before
+
+
 def shared_memory(pids: list[int]) -> set[Path]:
     """Files in shared memory that these processes use."""
     maps = "\n".join(Path(f"/proc/{pid}/maps").read_text() for pid in pids)

@@ -160,7 +160,7 @@ class Mover:
                 incoming.follow(job.inflows, secret=b"")
                 outgoing.start(send, part.memory, incoming.arrivals.here, incoming.mapped.offer)
             else:
-                outgoing.start(send, part.memory, self.here, offer_of(memory))
+                outgoing.start(send, part.memory, self.here, offer_of(self.memory))
         if lost:
             raise lost[0]
         if job.maps and incoming.arrivals.received_bytes:

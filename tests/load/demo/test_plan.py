@@ -1,5 +1,7 @@
 """The demo's load is too much for one worker and not for two, on any machine."""
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,6 +66,11 @@ def test_prompts_are_cut_to_the_models_context() -> None:
     settings = DemoSettings(duration=100.0, rate_scale=1.0, length_scale=1.0)
     load = plan_load(settings, MeasuredRates(1000, 100), bursty(), 512)
     assert all(arrival.prompt_tokens + arrival.output_tokens <= 512 for arrival in load.trace)
+
+
+def test_an_endless_load_is_refused() -> None:
+    with pytest.raises(TraceError, match="the load has more than 10,000,000 requests"):
+        plan_load(DemoSettings(duration=math.inf), MeasuredRates(1000, 100), None, CONTEXT)
 
 
 def test_a_window_without_requests_is_refused() -> None:

@@ -202,6 +202,11 @@ def test_what_is_neither_directory_nor_hub_id_is_refused(name: str) -> None:
         resolve_model_path(name)
 
 
+def test_what_cannot_be_looked_at_is_refused_with_the_reason() -> None:
+    with pytest.raises(CheckpointError, match=r"x: cannot be looked at \(File name too long\)"):
+        resolve_model_path("/" + "x" * 300)
+
+
 def test_a_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.touch()

@@ -122,6 +122,8 @@ async def test_a_router_that_was_stopped_finds_another_in_office_and_stands_behi
         os.kill(pid, signal.SIGCONT)
     rested.check("SIGSTOP of the router", await loading)
     await until(lambda: told(f"{first} ", "router_steps_aside"), "the old one steps aside")
+    # Its lease ran out; it is told so only at its next heartbeat.
+    await until(lambda: told("lease_changed", f"member={first} ", "reason=joined"), "it joins again")
     assert not told("Traceback")
     await asyncio.to_thread(rested.rest, 2, 1)
     assert rested.pids()[first] == pid
