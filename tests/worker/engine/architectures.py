@@ -122,6 +122,15 @@ FIELDS: dict[str, dict[str, Any]] = {
         "norm_topk_prob": True,
         "mlp_only_layers": [2],
     },
+    "qwen2_moe": {
+        "num_experts": 10,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 48,
+        "shared_expert_intermediate_size": 56,
+        "norm_topk_prob": True,
+        "mlp_only_layers": [2],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 5e3},
+    },
     "gpt_oss": {
         "head_dim": 24,
         "sliding_window": WINDOW,
