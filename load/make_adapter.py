@@ -20,7 +20,7 @@ from livescale.shared.model.declaration.adapter import (
     UP,
     refuse_model,
 )
-from livescale.shared.model.declaration.tensors import Shapes
+from livescale.shared.model.declaration.tensors import Shapes, model_parameters
 from livescale.shared.model.packed.form import WEIGHT
 
 LAYERS = ".layers."
@@ -62,26 +62,20 @@ def make_adapter(
 
 def _adapted(config: ModelConfig, matrices: Sequence[str]) -> Shapes:
     """The tensors of the checkpoint that lie where these matrices do, with their shapes."""
-    architecture = architecture_of(config)
+    sources = architecture_of(config).sources(config)
     ends = tuple(f".{one}{WEIGHT}" for one in matrices)
     names = [
         source.name
-        for ours, source in architecture.sources(config).items()
+        for ours, source in sources.items()
         if LAYERS in ours and ".experts." not in ours and ours.endswith(ends)
     ]
+    ours = {one.name: one.shape for block in model_parameters(config).values() for one in block}
     shapes: Shapes = {}
-    for ours, source in architecture.sources(config).items():
+    for name, source in sources.items():
         if source.name in names:
             rows = max(shapes.get(source.name, [0])[0], source.start + source.rows)
-            shapes[source.name] = [rows, _inputs(config, ours)]
+            shapes[source.name] = [rows, ours[name][1]]
     return shapes
-
-
-def _inputs(config: ModelConfig, name: str) -> int:
-    """How many inputs one of our matrices has."""
-    if name.endswith(f"o_proj{WEIGHT}"):
-        return config.num_attention_heads * config.head_dim
-    return config.intermediate_size if name.endswith(f"down_proj{WEIGHT}") else config.hidden_size
 
 
 def _noise(name: str, shape: tuple[int, int], std: float) -> torch.Tensor:

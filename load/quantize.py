@@ -10,15 +10,16 @@ from livescale.load.sizes import Quantized
 
 BLOCK = 128
 LARGEST_FP8 = 448.0
-WEIGHT, ROUTER = ".weight", ".gate.weight"
+WEIGHT, GATE = ".weight", "gate.weight"  # of routers, and what weighs shared experts
 FP4_BLOCK = 32  # inputs that share a scale
 FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 MXFP4_LEFT = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
 
 
 def is_quantized(name: str, shape: Sequence[int]) -> bool:
-    """Whether this tensor of a checkpoint is a matrix that is quantized: head, embedding and routers are not."""
-    return name.startswith("model.layers.") and len(shape) == 2 and not name.endswith(ROUTER)
+    """Whether this tensor of a checkpoint is a matrix that is quantized: head, embedding, routers and what
+    weighs shared experts are not."""
+    return name.startswith("model.layers.") and len(shape) == 2 and not name.endswith(GATE)
 
 
 def group_of(shapes: Mapping[str, Sequence[int]]) -> int:
@@ -32,7 +33,8 @@ def quantization_config(how: Quantized, group: int) -> dict[str, Any]:
     if how == "mxfp4":
         return {"quant_method": "mxfp4", "modules_to_not_convert": MXFP4_LEFT}
     if how == "fp8":
-        blocks = {"weight_block_size": [BLOCK, BLOCK], "modules_to_not_convert": ["lm_head", "gate"]}
+        left = ["lm_head", "gate", "shared_expert_gate"]
+        blocks = {"weight_block_size": [BLOCK, BLOCK], "modules_to_not_convert": left}
         return {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", **blocks}
     bits = {"num_bits": 4, "strategy": "group", "group_size": group} if how == "int4" else {"strategy": "channel"}
     weights = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": False, **bits}
@@ -40,7 +42,7 @@ def quantization_config(how: Quantized, group: int) -> dict[str, Any]:
         "quant_method": "compressed-tensors",
         "format": "pack-quantized" if how == "int4" else "int-quantized",
         "quantization_status": "compressed",
-        "ignore": ["lm_head", r"re:.*\.gate$"],
+        "ignore": ["lm_head", r"re:.*gate$"],
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
     }
 

@@ -150,7 +150,13 @@ def test_a_record_of_a_bench_is_compared() -> None:
     assert "Warning" not in result.stderr
 
 
-def test_a_model_whose_layers_are_of_several_kinds_keeps_its_version() -> None:
-    checkpoint = open_checkpoint(tiny_checkpoint("gemma2"), "bfloat16")
-    version = checkpoint.manifest([0] * len(checkpoint.layouts)).version
-    assert version == "abd2996289a0bb5934e117d9b4e0a552", "a new field of LayerKind has to be in LATER_OF_KINDS"
+@pytest.mark.parametrize(
+    ("family", "version", "problem"),
+    [
+        ("gemma2", "abd2996289a0bb5934e117d9b4e0a552", "a new field of LayerKind has to be in LATER_OF_KINDS"),
+        ("deepseek_v3", "4832a442050ab15b7be608ffce9ca605", "a new field of Experts has to be in LATER_OF_EXPERTS"),
+    ],
+)
+def test_a_model_whose_layers_are_of_several_kinds_keeps_its_version(family: str, version: str, problem: str) -> None:
+    checkpoint = open_checkpoint(tiny_checkpoint(family), "bfloat16")
+    assert checkpoint.manifest([0] * len(checkpoint.layouts)).version == version, problem

@@ -69,7 +69,10 @@ LATER: dict[str, object] = {
     "images": None,
 }
 LATER_OF_KINDS = {"parallel": False, "short_frequencies": None, "turning_scale": 1.0}
-LATER_OF_EXPERTS = {"scoring": "softmax", "groups": 1, "chosen_groups": 1, "scale": 1.0, "shared_features": 0}
+LATER_OF_EXPERTS = {
+    **{"scoring": "softmax", "groups": 1, "chosen_groups": 1, "scale": 1.0, "shared_features": 0},
+    "shared_gate": False,
+}
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ class Experts(Message, frozen=True, kw_only=True):
     With the `scoring` sigmoid experts weigh their likelihood, and are chosen by the sum of that and a bias. With
     `groups` the experts are divided into so many of consecutive ones, and only those of the `chosen_groups` best ones
     are chosen: a group is as good as its best expert, with sigmoid as the sum of its best two. Weights are multiplied
-    by `scale`. Each row also uses an MLP of `shared_features` features, whose weight is 1; 0 is none.
+    by `scale`. Each row also uses an MLP of `shared_features` features; 0 is none. Its weight is 1, or with
+    a `shared_gate` a likelihood that a matrix makes of the row.
     """
 
     count: Annotated[int, Meta(ge=1, le=65_536)]
@@ -39,6 +40,7 @@ class Experts(Message, frozen=True, kw_only=True):
     chosen_groups: Annotated[int, Meta(ge=1, le=4_096)] = 1
     scale: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
     shared_features: Annotated[int, Meta(ge=0, le=2**24)] = 0
+    shared_gate: bool = False
 
     def __post_init__(self) -> None:
         self._check_groups()

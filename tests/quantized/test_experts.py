@@ -30,6 +30,7 @@ HERE = Path(__file__).parent
 MADE: list[tuple[str, Quantized]] = [
     ("qwen3_moe", "fp8"),
     ("deepseek_v3", "fp8"),
+    ("qwen2_moe", "fp8"),
     ("deepseek_v2", "int8"),
     ("mixtral", "int4"),
     ("olmoe", "int8"),

@@ -32,8 +32,12 @@ JOINED: tuple[Names, ...] = (
     ("mlp.gate_proj", "mlp.up_proj"),
     ("mlp.down_proj",),
 )
-# Torch's kernels multiply these one by one.
-APART: tuple[Names, ...] = (*JOINED[:2], ("mlp.gate_proj",), ("mlp.up_proj",), JOINED[3])
+# The same of shared experts, whose layers are never one call.
+SHARED: tuple[Names, ...] = tuple(
+    tuple(one.replace("mlp.", "mlp.shared_experts.") for one in mlp) for mlp in JOINED[2:]
+)
+# Torch's kernels multiply those of an MLP one by one.
+APART: tuple[Names, ...] = (*JOINED[:2], *((one,) for names in (*JOINED[2:], *SHARED) for one in names))
 RANK_STEP = 32  # of which the inputs of torch's products are a multiple; the rest are zeros
 
 
@@ -108,7 +112,7 @@ class Adapter:
                 one.name.removeprefix(prefix).removesuffix(WEIGHT): one.shape[0]
                 for one in layer_parameters(config, layer)
             }
-            for names in APART if kernels is None else JOINED:
+            for names in APART if kernels is None else (*JOINED, *SHARED):
                 here = [name for name in names if name in outs]
                 parts = [
                     (tensors.get(f"{prefix}{name}{DOWN}"), tensors.get(f"{prefix}{name}{UP}"), outs[name])

@@ -101,6 +101,19 @@ class SharedExperts:
         return self._down.plus(self._gated(rows), self._experts.plus(rows, residual))
 
 
+class WeighedGated:
+    """The features of shared experts, times a likelihood that the matrix `gate` makes of each row. Features and not
+    outputs are multiplied, so that ranks and the residual are added as without it."""
+
+    def __init__(self, gated: Gated, gate: Linear) -> None:
+        self._gated = gated
+        self._gate = gate
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        weights = row_by_row(torch.sigmoid, self._gate(rows).float())
+        return (self._gated(rows) * weights).to(rows.dtype)
+
+
 class ClampedGated:
     """The SwiGLU of gpt-oss, by torch's kernels: the gate has an upper limit, and up one on both sides."""
 

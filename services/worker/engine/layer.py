@@ -7,7 +7,7 @@ import torch
 
 from livescale.services.worker.engine.adapters import AdaptedMatrices, Adapters, Matrices
 from livescale.services.worker.engine.attention import Rows
-from livescale.services.worker.engine.experts import SharedExperts
+from livescale.services.worker.engine.experts import SharedExperts, WeighedGated
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.latent import LatentOutput, LatentProjections
 from livescale.services.worker.engine.matrices import Activated, Gated, join_gated
@@ -216,7 +216,10 @@ class Parts:
             made = matrices.experts(experts, kind.activation)
             if experts.shared_features:
                 shared = "mlp.shared_experts"
-                made = SharedExperts(made, self._gated(matrices, shared), matrices.linear(f"{shared}.down_proj"))
+                gated = self._gated(matrices, shared)
+                if experts.shared_gate:
+                    gated = WeighedGated(gated, matrices.linear("mlp.shared_expert_gate"))
+                made = SharedExperts(made, gated, matrices.linear(f"{shared}.down_proj"))
             return unchanged, self.output(made, "mlp")
         return self._activated(matrices), self.output(matrices.linear("mlp.down_proj"), "mlp")
 

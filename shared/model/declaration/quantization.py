@@ -17,7 +17,7 @@ from livescale.shared.model.declaration.checked_keys import (
 from livescale.shared.model.declaration.compressed_tensors import read_compressed_tensors
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile
 from livescale.shared.model.declaration.module_patterns import Finds, Module, ends_with, is_in_a_layer, matched
-from livescale.shared.model.declaration.tensors import ROUTER, Parameter, layer_parameters
+from livescale.shared.model.declaration.tensors import ROUTER, SHARED_GATE, Parameter, layer_parameters
 from livescale.shared.model.packed.form import WEIGHT
 
 KEYS = ("quantization_config", "compression_config")
@@ -64,10 +64,10 @@ def read_quantization(
 
 
 def _may_be_packed(parameter: Parameter, stored: StoredAs) -> bool:
-    """Whether it is a matrix that is packed where the file says so. Routers are not: hosts dequantize those that are
-    quantized, and most files do not say of theirs that they are left out."""
-    is_expert = len(parameter.shape) == 3
-    return is_expert or (stored != "mxfp4" and len(parameter.shape) == 2 and not parameter.name.endswith(ROUTER))
+    """Whether it is a matrix that is packed where the file says so. Routers and what weighs shared experts are not:
+    hosts dequantize the routers that are quantized, and most files do not say of theirs that they are left out."""
+    is_expert, is_matrix = len(parameter.shape) == 3, len(parameter.shape) == 2
+    return is_expert or (stored != "mxfp4" and is_matrix and not parameter.name.endswith((ROUTER, SHARED_GATE)))
 
 
 def _read(values: CheckedKeys, dtype: str) -> ModulePackings:

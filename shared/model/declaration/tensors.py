@@ -49,6 +49,7 @@ LOOKED_UP = "model.embed_"  # tables of which rows are taken
 SCORE = "score.weight"  # of models that give scores of a prompt
 EXPANDING = "self_attn.kv_b_proj.weight"  # what makes keys and values of a latent
 ROUTER = ".mlp.gate.weight"  # what chooses experts
+SHARED_GATE = "mlp.shared_expert_gate.weight"  # what weighs the MLP that all rows use
 CHOICE_BIAS = "mlp.gate.e_score_correction_bias"  # of experts; in bfloat16 it would choose others
 
 # What ranks divide among them: rows of queries, or one for each query head, of keys and values, of what each head makes
@@ -245,3 +246,5 @@ def _experts(config: ModelConfig) -> Iterator[Parameter]:
         yield Parameter("mlp.shared_experts.gate_proj.weight", [shared, hidden], "shared_features")
         yield Parameter("mlp.shared_experts.up_proj.weight", [shared, hidden], "shared_features")
         yield Parameter("mlp.shared_experts.down_proj.weight", [hidden, shared], "shared_columns")
+    if experts.shared_gate:
+        yield Parameter(SHARED_GATE, [1, hidden])

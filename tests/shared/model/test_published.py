@@ -36,6 +36,12 @@ def test_there_is_one_of_each_architecture() -> None:
     assert {config["model_type"] for config in PUBLISHED.values()} == {*model_types()} - {"roberta"}
 
 
+def test_a_context_is_as_long_as_its_makers_say(tmp_path: Path) -> None:
+    """Command R has another key for it, and a shorter length where others have theirs."""
+    assert read(tmp_path, PUBLISHED["c4ai-command-r-v01"]).max_position_embeddings == 131_072
+    assert read(tmp_path, PUBLISHED["aya-expanse-8b"]).max_position_embeddings == 8_192
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_key_that_nobody_knows_is_refused_by_name(name: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="'a_new_key' is not known of this architecture; remove it from config"):
@@ -51,6 +57,8 @@ def test_a_key_that_nobody_knows_is_refused_by_name(name: str, tmp_path: Path) -
         ("Phi-4-mini-instruct", "interpolate_factor", 2),
         ("c4ai-command-r7b-12-2024", "use_parallel_block", False),
         ("c4ai-command-r7b-12-2024", "position_embedding_type", "rope_neox"),
+        ("c4ai-command-r-v01", "use_qk_norm", True),
+        ("starcoder2-15b", "mlp_type", "gated"),
     ],
 )
 def test_what_such_a_key_may_not_say_is_refused_by_name(name: str, key: str, value: object, tmp_path: Path) -> None:

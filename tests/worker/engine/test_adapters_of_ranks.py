@@ -17,6 +17,7 @@ from tests.worker.serving import Served, random_prompt, serve, serve_each, submi
 PROMPTS = {str(length): random_prompt(length, length) for length in (5, 129, 300)}
 HALF = ("q_proj", "v_proj", "down_proj")
 NORMED = "olmo2-small"  # ranks share the norm of a row of queries
+SHARED = "glm4_moe-small"  # and these the features of experts that all rows use
 
 
 def requests(engine: TorchEngine, name: str, dtype: DType) -> list[Submit]:
@@ -45,7 +46,8 @@ def close(name: str, served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shards"), [*((name, shards) for name in CUT_CONFIGS for shards in (2, 4)), (NORMED, 2), (NORMED, 6)]
+    ("name", "shards"),
+    [*((name, shards) for name in CUT_CONFIGS for shards in (2, 4)), (NORMED, 2), (NORMED, 6), (SHARED, 2)],
 )
 def test_logits_are_those_of_transformers_with_the_adapter_merged(name: str, shards: int) -> None:
     def work(engine: TorchEngine) -> Served:

@@ -142,7 +142,7 @@ def test_a_name_means_a_module_and_what_it_is_made_of_but_no_other_that_begins_a
 
 @pytest.mark.parametrize("values", [{"quant_method": "fp8"}, {"quant_method": "gptq"}, {"quant_method": "awq"}])
 def test_experts_are_packed_and_routers_are_not_though_no_file_says_so(values: dict[str, Any]) -> None:
-    experts = Experts(count=4, chosen=2, features=16, shared_features=16)
+    experts = Experts(count=4, chosen=2, features=16, shared_features=16, shared_gate=True)
     model = replace(MODEL, kinds=[LayerKind(experts=True)], experts=experts)
     named = {"quantization_config": values}
     made = read_quantization(ConfigFile(named), model, lambda name: name.removesuffix(".weight"))
