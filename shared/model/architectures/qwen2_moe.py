@@ -10,7 +10,7 @@ from livescale.shared.model.declaration.experts import read_experts
 
 def describe(config: ConfigFile) -> ModelConfig:
     dense = Dense(config)
-    config.only(use_sliding_window=False)  # transformers and vLLM disagree about what it does
+    config.only(use_sliding_window=False)  # no published model has it
     for key in ("sliding_window", "max_window_layers"):
         config.whole(key, 0)
     if SLIDING in dense.layer_types(lambda layer: FULL):
