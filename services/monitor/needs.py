@@ -72,7 +72,8 @@ def need_for_prefill(observed: Observed, bounds: ScalingBounds) -> Need | Unknow
     """The need for prefill: prompt tokens that wait, divided by the measured rate of an instance.
 
     Instances that it takes to keep up with the prompts that arrive are not idle, though nothing may wait for a moment:
-    given back, they would be loaded again for the next prompts, and a queue would have grown meanwhile.
+    given back, they would be loaded again for the next prompts, and a queue would have grown meanwhile. Where prompts
+    wait already, and fewer are there, the queue grows: they are needed at once.
     """
     waiting, rate = observed.waiting_tokens, observed.prefill_rate
     busy = instances_that_keep_up(observed)
@@ -83,7 +84,7 @@ def need_for_prefill(observed: Observed, bounds: ScalingBounds) -> Need | Unknow
         return Unknown(f"{waiting} prompt tokens wait, and no instance has measured its prefill rate yet")
     low, high = ceil(waiting / (bounds.prefill_hi * rate)), ceil(waiting / (bounds.prefill_lo * rate))
     reason = f"{waiting} prompt tokens wait at {rate:.0f} tokens/s an instance{kept}"
-    return Need("prefill", low, max(high, busy), reason)
+    return Need("prefill", max(low, busy), max(high, busy), reason)
 
 
 def instances_that_keep_up(observed: Observed) -> int:

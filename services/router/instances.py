@@ -1,7 +1,7 @@
 """An instance as the router sees it: the worker's last report, and what was admitted to it. Pure."""
 
 from collections.abc import Iterable
-from math import ceil
+from math import ceil, inf
 
 from livescale.services.router.admission import most_tokens
 from livescale.services.router.admitted import AdmissionState, AdmittedRequest, Promises
@@ -225,6 +225,19 @@ class InstanceView:
             return 1.0, 1.0
         return self.requests / max(1, load.max_requests), self._taken_blocks / max(1, load.kv_blocks_total)
 
+    def wait_seconds(self, others: float | None) -> float:
+        """How long the prompts take that wait to be prefilled here; without end where that is not known. `others` is
+        the rate of other instances, in tokens a second."""
+        load = self._load
+        tokens, own = self._waiting_tokens, None if load is None else load.prefill_tokens_per_second
+        rate = own or others
+        return tokens / rate if rate else inf if tokens else 0.0
+
+    @property
+    def _waiting_tokens(self) -> int:
+        """Prompt tokens that wait here, those that no report counts yet among them."""
+        return self._new_tokens + (0 if self._load is None else self._load.waiting_tokens)
+
     @property
     def _taken_blocks(self) -> int:
         return self._own_blocks + self._other_blocks + self._promises.blocks(self.worker)
@@ -232,7 +245,7 @@ class InstanceView:
     def _prefills_soon(self, load: EngineLoad, others: float | None) -> bool:
         """Whether little waits to be prefilled. What a live instance gets is not limited where no other has measured
         its speed."""
-        tokens, own = load.waiting_tokens + self._new_tokens, load.prefill_tokens_per_second
+        tokens, own = self._waiting_tokens, load.prefill_tokens_per_second
         if self.state == "live":
             rate = others if own is None else own
             return not tokens or rate is None or tokens < rate * LIVE_AHEAD_SECONDS

@@ -3,8 +3,9 @@
 Each model has a queue in order of arrival. A request of a lower priority counts as if it had come earlier (lower goes
 first, as in vLLM).
 
-The head of the queue is admitted to the least loaded instance that has room for it, or to the one that had its
-conversation's last request, if a slot is free there. An instance that goes live comes before those that help it.
+The head of the queue is admitted to an instance that has room for it: the one whose waiting prompts take least time,
+and of equal ones the least loaded. The one that had its conversation's last request comes first, if a slot is free
+there. An instance that goes live comes before those that help it.
 By another rule instances take turns, and requests wait there.
 
 What has not been admitted stays in the queue, so that instances that appear later relieve those that are full.

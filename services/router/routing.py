@@ -17,8 +17,9 @@ from livescale.shared.runtime.settings import RoutingName
 class RoutingRule:
     """Chooses instances, and remembers where each conversation, and each request, was.
 
-    By `least-loaded` a request waits at the router until an instance has room. By `round-robin` it waits at the
-    instance whose turn it is, so there is a queue for each of them.
+    By `least-loaded` a request waits at the router until an instance has room. Of those that have, it goes to the one
+    where the prompts ahead of it take least time: prompts differ by much more than the numbers of requests do. By
+    `round-robin` it waits at the instance whose turn it is, so there is a queue for each of them.
     """
 
     def __init__(self, name: RoutingName) -> None:
@@ -41,9 +42,7 @@ class RoutingRule:
         """Those that may have the request now: in turns all that could ever run it, else those that can soon."""
         if self._takes_turns:
             return [one for one in open_to if one.kv_tokens and not one.never_fits(request)]
-        loads = [one.load for one in open_to if one.load is not None]
-        rates = [load.prefill_tokens_per_second for load in loads if load.prefill_tokens_per_second is not None]
-        rate = max(rates, default=None)
+        rate = best_rate(open_to)
         return [one for one in open_to if one.has_room(request, look_ahead, rate)]
 
     def choose(self, request: Submit, suitable: Sequence[InstanceView]) -> tuple[InstanceView, str]:
@@ -55,7 +54,8 @@ class RoutingRule:
         for one in suitable:
             if one.worker == last and one.has_room(request, 0):
                 return one, f"{last} has the request's context"
-        best = min(suitable, key=lambda one: (one.share(), one.worker))
+        rate = best_rate(suitable)
+        best = min(suitable, key=lambda one: (one.wait_seconds(rate), one.share(), one.worker))
         return best, f"{best.worker} is the least loaded of {len(suitable)} with room"
 
     def _next(self, model: str, suitable: Sequence[InstanceView]) -> tuple[InstanceView, str]:
@@ -63,6 +63,13 @@ class RoutingRule:
         chosen = min(suitable, key=lambda one: (one.worker <= last, one.worker))
         self._turns[model] = chosen.worker
         return chosen, f"it is the turn of {chosen.worker} among {len(suitable)}"
+
+
+def best_rate(instances: Iterable[InstanceView]) -> float | None:
+    """The highest rate of prefill that one of these instances has measured, in tokens a second."""
+    loads = [one.load for one in instances if one.load is not None]
+    rates = [load.prefill_tokens_per_second for load in loads if load.prefill_tokens_per_second is not None]
+    return max(rates, default=None)
 
 
 def relieve_helpers(with_room: Sequence[InstanceView]) -> list[InstanceView]:

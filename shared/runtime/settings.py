@@ -91,9 +91,9 @@ HostCacheTtl = Annotated[
 RoutingName = Annotated[
     Literal["least-loaded", "round-robin"],
     Meta(
-        description="Which instance gets a request. least-loaded: the one with the most room; while none has room, "
-        "requests wait at the router; round-robin: instances take turns, and requests wait at each of them, as behind "
-        "a balancer that knows no load"
+        description="Which instance gets a request. least-loaded: the one whose waiting prompts take least time, and "
+        "of equal ones that with the most room; while none has room, requests wait at the router; round-robin: "
+        "instances take turns, and requests wait at each of them, as behind a balancer that knows no load"
     ),
 ]
 ScalingMode = Annotated[

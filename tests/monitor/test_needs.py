@@ -25,7 +25,7 @@ from tests.monitor.reports import observed, spec
         ({"waiting_tokens": 3500, "waiting_requests": 1, "running_requests": 10}, "prefill", 5, 7),
         # 2,500 tokens a second arrive at 1,000 tokens/s: three keep up, though nothing waits.
         ({"arriving_rate": 2500.0}, "prefill", 1, 3),
-        ({"arriving_rate": 2500.0, "waiting_tokens": 700, "waiting_requests": 1}, "prefill", 1, 3),
+        ({"arriving_rate": 2500.0, "waiting_tokens": 700, "waiting_requests": 1}, "prefill", 3, 3),  # or they wait on
         ({"arriving_rate": 2500.0, "waiting_tokens": 2100, "waiting_requests": 1}, "prefill", 3, 5),
         ({"arriving_rate": None, "waiting_tokens": 700, "waiting_requests": 1}, "prefill", 1, 2),
         ({"arriving_rate": 2500.0, "prefill_rate": None}, "prefill", 1, 1),

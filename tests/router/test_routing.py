@@ -73,6 +73,24 @@ def test_an_instance_that_only_decodes_by_now_gets_none() -> None:
     assert admit(made, *choices(2)) == [("1", "b")]
 
 
+def test_a_request_goes_where_the_prompts_ahead_of_it_take_least_time() -> None:
+    made = policy(report("a", rated(10_000, slots=9)), report("b", rated(10_000, slots=9)))
+    long, short = request("long", prompt=90), [request(str(number)) for number in range(5)]
+    assert admit(made, long, *short) == [("long", "a"), *((str(number), "b") for number in range(5))]
+    hear(made, report("b", replace(rated(1_000, slots=9), waiting_tokens=50, waiting_requests=5)))
+    assert admit(made, request("5")) == [("5", "a")], "b has less to do, and takes longer"
+
+
+def test_where_no_prompt_waits_it_goes_to_the_one_with_most_room() -> None:
+    slow, fast = replace(rated(1_000, slots=9), running_requests=1), replace(rated(10_000, slots=9), running_requests=2)
+    assert admit(policy(report("a", fast), report("b", slow)), request("r")) == [("r", "b")]
+
+
+def test_while_no_rate_is_known_it_goes_where_no_prompt_waits() -> None:
+    made = policy(report("a", rated(None, slots=9)), report("b", rated(None, slots=4)))
+    assert admit(made, request("0"), request("1"), request("2")) == [("0", "a"), ("1", "b"), ("2", "a")]
+
+
 def turns(*reports: WorkerReport) -> RouterPolicy:
     made = RouterPolicy(RouterLimits(routing="round-robin"), 1000)
     made.on_models([entry("m"), entry("n")])

@@ -18,7 +18,7 @@ from livescale.shared.subjects import MANIFEST
 from tests.load.simulate.clusters import CONFIG, asks, registered, settings, until_serving
 
 Victim = Literal["nobody", "target", "source"]
-ASKS = asks(80, rate=64.0, prompt=1_200, tokens=16)  # three more instances are needed at once, and load long enough
+ASKS = asks(80, rate=200.0, prompt=1_200, tokens=16)  # three more instances are needed at once, and load long enough
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -53,16 +53,21 @@ async def of_role(made: VirtualCluster, role: str) -> list[str]:
     return [one.id for one in workers if one.role == role and one.state == "serving"]
 
 
-async def mutated(made: VirtualCluster, role: str = "decode") -> ScaleRecord:
-    """Wait for the first scale in which an instance gets this role."""
+async def scaled(made: VirtualCluster, holds: Callable[[ScaleRecord], bool]) -> ScaleRecord:
+    """Wait for a scale of which this holds."""
     found: list[ScaleRecord] = []
 
     async def some() -> bool:
-        found[:] = [one for one in await scales(made) if any(move.role == role for move in one.moves)]
+        found[:] = filter(holds, await scales(made))
         return bool(found)
 
     await until(some)
     return found[0]
+
+
+async def mutated(made: VirtualCluster, role: str = "decode") -> ScaleRecord:
+    """Wait for a scale in which an instance gets this role."""
+    return await scaled(made, lambda one: any(move.role == role for move in one.moves))
 
 
 async def right(made: VirtualCluster, requests: list[Ask]) -> None:
@@ -127,9 +132,12 @@ async def mutated_dies(made: VirtualCluster) -> None:
 
 
 async def replacement_dies(made: VirtualCluster) -> None:
-    plan = (await mutated(made)).plan
+    """Prompts may wait only after the mutation. Then what takes its place is loaded by a scale of its own."""
+    before = {one.decision.id for one in await scales(made)}
+    plan = (await scaled(made, lambda one: one.plan is not None and one.decision.id not in before)).plan
     assert plan is not None
     await asyncio.sleep(0.1)
+    assert plan.instances[0].role == "prefill"
     await made.kill(plan.instances[0].ranks[0])
 
 
