@@ -11,6 +11,7 @@ from livescale.shared.simulation.fair_flows import FairFlow, FairFlows
 from livescale.shared.simulation.listeners import Listener
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.simulation.virtual_clock import machine_time
+from livescale.shared.simulation.virtual_time import running_loop
 
 
 class CountedFlows(FairFlows):
@@ -34,7 +35,7 @@ class UsageWatch:
     """Follows the heartbeats of workers and hosts, without a message of its own."""
 
     def __init__(self, broker: LocalBroker) -> None:
-        self._in_use = WorkersInUse()
+        self._in_use, loop = WorkersInUse(), running_loop()  # at every heartbeat: without a call for the time
         self.cached: Steps = []
         self._caches: dict[str, int] = {}
 
@@ -44,8 +45,8 @@ class UsageWatch:
 
             broker.watchers.add(Listener(subject, "", deliver))
 
-        watch("hb.worker.*", WorkerReport, lambda report: self._in_use.reported(report, machine_time()))
-        watch("evt.lease.*", LeaseChanged, lambda change: self._in_use.lease_changed(change, machine_time()))
+        watch("hb.worker.*", WorkerReport, lambda report: self._in_use.reported(report, loop.now))
+        watch("evt.lease.*", LeaseChanged, lambda change: self._in_use.lease_changed(change, loop.now))
         watch("hb.host.*", HostReport, self._host)
 
     @property

@@ -99,9 +99,14 @@ class QueuedSubscription(Generic[M]):
             # Virtual time leaves out a turn before which nothing happens.
 
             def take_now(received: Received[M]) -> bool:
-                if not is_next(context):
+                if over.done() or task.cancelling() or not is_next(context):
                     return False
-                context.run(take_all, received)
+                try:
+                    context.run(take, received)
+                except Exception as error:
+                    if over.done():  # what was taken had the reader cancelled: it hears of nothing more
+                        raise
+                    over.set_exception(error)
                 return True
 
             self._take_now = take_now
@@ -112,20 +117,14 @@ class QueuedSubscription(Generic[M]):
             self._take_soon = self._take_now = None
 
     def _take_all(
-        self,
-        take: Callable[[Received[M]], None],
-        over: asyncio.Future[None],
-        task: asyncio.Task[Any],
-        *first: Received[M],
+        self, take: Callable[[Received[M]], None], over: asyncio.Future[None], task: asyncio.Task[Any]
     ) -> None:
-        """Take what comes first and all that is queued. A task that was cancelled meanwhile reads no more."""
+        """Take all that is queued. A task that was cancelled meanwhile reads no more."""
         self._is_taken_soon = False
         if over.done() or task.cancelling():
             return
         queue = self._queue
         try:
-            for received in first:
-                take(received)
             while queue:
                 entry = queue.popleft()
                 if entry is None:
@@ -137,7 +136,7 @@ class QueuedSubscription(Generic[M]):
                 self._size_bytes -= size_bytes
                 take(received)
         except Exception as error:
-            if over.done():  # what was taken had the reader cancelled: it hears of nothing more
+            if over.done():  # as above
                 raise
             over.set_exception(error)
 

@@ -153,7 +153,8 @@ class Membership:
             return
         self._is_due = False
         try:
-            self._tell_away()
+            if self._clock.away != self._away:
+                self._tell_away()
             if self._joined.is_set():
                 report = self._report(self._epoch)
                 self._bus.publish(HEARTBEAT, report, service=report.service, id=report.id)

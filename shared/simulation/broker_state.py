@@ -43,7 +43,7 @@ class DelayedDeliveries:
     ) -> None:
         """Call `arrive` after each of so many seconds. The first is not before what was added earlier for the same
         listener of these `ways`; copies are on none."""
-        now = self._now()
+        now = self._loop.now if self._is_virtual else self._now()
         for seconds in times:
             latest = -inf if ways is None else ways.get(listener, -inf)
             if seconds <= 0 and latest < now:

@@ -71,7 +71,7 @@ class VirtualHandle(asyncio.Handle):
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # noqa: BLE001 whatever it is, the loop's handler tells of it
-            _tell(self, self._loop, error)
+            tell(self, self._loop, error)
 
 
 class VirtualTimer(asyncio.TimerHandle):
@@ -118,7 +118,7 @@ class VirtualTimer(asyncio.TimerHandle):
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # noqa: BLE001 whatever it is, the loop's handler tells of it
-            _tell(self, self._loop, error)
+            tell(self, self._loop, error)
 
     def _is_put_off(self) -> bool:
         """Put it off where its process is stopped, or has been and is not as far yet."""
@@ -146,23 +146,19 @@ class MachineTimer:
         self._loop = loop
 
     def _run(self) -> None:
-        run_message(self._callback, self._loop)
+        self._loop.at_machine_timer = True
+        try:
+            self._callback()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 whatever it is, the loop's handler tells of it
+            tell(self._callback, self._loop, error)
+        finally:
+            self._loop.at_machine_timer = False
 
 
-def run_message(callback: Callable[[], object], loop: TimerLoop) -> None:
-    """Run a callback that is due by the machine's time. The loop knows while it runs."""
-    loop.at_machine_timer = True
-    try:
-        callback()
-    except (SystemExit, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # noqa: BLE001 whatever it is, the loop's handler tells of it
-        _tell(callback, loop, error)
-    finally:
-        loop.at_machine_timer = False
-
-
-def _tell(handle: object, loop: TimerLoop, error: BaseException) -> None:
+def tell(handle: object, loop: TimerLoop, error: BaseException) -> None:
+    """Tell the loop's handler of an error that nobody else hears of."""
     loop.call_exception_handler(
         {"message": f"Exception in callback of {handle!r}", "exception": error, "handle": handle}
     )

@@ -152,7 +152,10 @@ class LocalBus:
             self.counts["dropped_disconnected"] += 1
             return
         self.counts["sent"] += 1
-        self._pass(self._broker.route, *said, TOPIC_HEADERS[topic.json], None, self)
+        if self._held is None:  # as `_pass`, without a call
+            self._broker.route(*said, TOPIC_HEADERS[topic.json], None, self)
+        else:
+            self._pass(self._broker.route, *said, TOPIC_HEADERS[topic.json], None, self)
 
     def _checked(self, topic: Topic[M], subject: str, data: bytes) -> bytes:
         """The bytes that are sent. Raises Undecodable: a message of the wrong type is its sender's mistake."""

@@ -43,10 +43,11 @@ class Mailbox:
         waiting = self._waiting.get(tag)
         while waiting:
             receive = waiting.popleft()
+            if not waiting:
+                del self._waiting[tag]  # each chunk of parameters has a tag of its own
             if not receive.came.done():
                 _hand_over(data, receive)
                 return
-        self._waiting.pop(tag, None)
         self._came.setdefault(tag, deque()).append(bytes(data) if isinstance(data, memoryview) else data)
 
     def take(self, tag: int, view: View) -> asyncio.Future[int]:

@@ -18,7 +18,7 @@ from itertools import count
 from selectors import BaseSelector
 from typing import Any, TypeVar, TypeVarTuple, cast
 
-from livescale.shared.simulation.handles import MachineTimer, VirtualHandle, VirtualTimer, process_of, run_message
+from livescale.shared.simulation.handles import MachineTimer, VirtualHandle, VirtualTimer, process_of, tell
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -143,10 +143,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
         This is the turn of every event loop, but that it jumps where they sleep.
         """
-        timers, machine_timers, ready = self._timers, self._machine_timers, self._ready
+        timers, ready = self._timers, self._ready
         while True:
-            if machine_timers and not ready:
-                self._run_messages()
+            if not ready:
+                self._run_lone()
             while timers and timers[0][2]._cancelled:
                 heappop(timers)
                 self._timer_cancelled_count -= 1
@@ -175,26 +175,42 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             else:
                 self._ready.append(MachineTimer(due, self))
 
-    def _run_messages(self) -> None:
-        """Run machine timers, each in a turn of its own, while nothing else is ready or due with them.
+    def _run_lone(self) -> None:
+        """Run timers, each in a turn of its own, while nothing else is ready or due with them.
 
         Nearly all turns of a large system are these, and the rest of a turn would be most of what they cost.
         """
         timers, machine_timers, ready = self._timers, self._machine_timers, self._ready
         resolution, limit = self._clock_resolution, self.limit_seconds
-        while machine_timers and not (ready or self._stopping or self.in_threads):
-            first = machine_timers[0]
-            now = first[0] if first[0] > self.now else self.now
-            end = now + resolution
-            if now > limit or (timers and timers[0][0] < end):
-                return
-            heappop(machine_timers)
-            if machine_timers and machine_timers[0][0] < end:
-                heappush(machine_timers, first)
-                return
-            self.now = now
-            run_message(first[2], self)
-            del first  # it ends with its turn, and what it holds
+        due: Any = None
+        try:
+            while not (ready or self._stopping or self.in_threads):
+                is_message = bool(machine_timers) and not (timers and timers[0] < machine_timers[0])
+                heap: list[Any] = machine_timers if is_message else timers
+                if not heap or (not is_message and heap[0][2]._cancelled):
+                    return
+                now = heap[0][0] if heap[0][0] > self.now else self.now
+                if now > limit:
+                    return
+                first, end = heappop(heap), now + resolution
+                if (machine_timers and machine_timers[0][0] < end) or (timers and timers[0][0] < end):
+                    heappush(heap, first)
+                    return
+                self.now, due = now, first[2]
+                del first  # it ends with its turn, and what it holds
+                if is_message:
+                    self.at_machine_timer = True
+                    due()
+                    self.at_machine_timer = False
+                else:
+                    due._scheduled = False
+                    due._run()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 as in any turn
+            tell(due, self, error)
+        finally:
+            self.at_machine_timer = False
 
     def _first(self) -> list[Any]:
         """The heap of the timer that is due first; an empty one where none is set."""

@@ -18,6 +18,7 @@ from livescale.services.worker.engine.modelled_steps import (
     first_state,
     follow,
     made_up_vector,
+    prompt_states,
     read_states,
     write_states,
 )
@@ -133,7 +134,8 @@ class ModelledEngine:
         """Returns the rows that run together. The embedding runs with the first layer."""
         layer = partials[0].done
         self._need((layer + 1,) if layer else (0, 1))
-        run = list(slabs(partials, activation_bytes(self._manifest, 1)))
+        row_bytes = activation_bytes(self._manifest, 1) if self._leads else STATE_BYTES  # of others nothing is read
+        run = list(slabs(partials, row_bytes))
         for slab in run:
             for chunk, activation in zip(slab.chunks, slab.activations, strict=True):
                 came = read_states(activation, len(chunk.tokens)) if layer and self._leads else None
@@ -210,7 +212,7 @@ class ModelledEngine:
         elif came is not None and layers.start and came == kv.read(slots, layers.start - 1):
             states = came  # as this worker has made them
         else:
-            states = array("Q", follow(before, chunk.tokens))
+            states = array("Q", follow(before, chunk.tokens)) if chunk.decode else prompt_states(before, chunk.tokens)
             if came is not None and came != states:
                 self._on_missing(chunk, layers)
                 states = damaged(chunk.tokens)

@@ -52,6 +52,8 @@ class ModelledKv:
 
     def mask(self, layers: range) -> int:
         """A bit for each of these layers. Stages without any layer have bits of their own: their rows are there too."""
+        if len(layers) == self._layers:
+            return self._every
         if not layers:
             return 1 << self._layers + (layers.start > 0)
         return self._whole((1 << layers.stop) - (1 << layers.start))
@@ -67,14 +69,16 @@ class ModelledKv:
             have, stop, parts = 0, slots.stop, []
             for extent in self._extents.get(slot // self._block_tokens, ()):
                 if extent.layers & layers and extent.start <= slot < extent.stop:
+                    if not follows(state, extent.states[slot - extent.origin]):
+                        return None
                     have |= extent.layers
-                    stop = min(stop, extent.stop)
+                    if extent.stop < stop:
+                        stop = extent.stop
                     parts.append(extent)
-            if layers & ~have or not all(follows(state, extent.at(slot)) for extent in parts):
+            ends = {extent.states[stop - 1 - extent.origin] for extent in parts}
+            if layers & ~have or len(ends) != 1:
                 return None
-            state, slot = parts[0].at(stop - 1), stop
-            if any(extent.at(stop - 1) != state for extent in parts):
-                return None
+            [state], slot = ends, stop
         return state
 
     def read(self, slots: range, layer: int) -> "array[int] | None":
@@ -87,6 +91,8 @@ class ModelledKv:
     def write(self, start: int, states: "array[int]", layers: int) -> None:
         """Store states that follow each other, from slot `start` on."""
         slots, layers = range(start, start + len(states)), self._whole(layers)
+        if layers == self._every and self._lengthen(slots, states):
+            return
         self._clear(slots, layers)
         for extent in self._extents.get((start - 1) // self._block_tokens, ()):
             if extent.stop == start and extent.layers == layers and follows(extent.at(start - 1), states[0]):
@@ -97,6 +103,20 @@ class ModelledKv:
             extent = KvExtent(start, slots.stop, layers, states[:], start)
         self._register(extent, slots)
         self._join(extent)
+
+    def _lengthen(self, slots: range, states: "array[int]") -> bool:
+        """Append states to the only extent in their block, as nearly all decoded rows are. Returns whether they were
+        for it."""
+        block = slots.start // self._block_tokens
+        extents = self._extents.get(block, ())
+        if len(extents) != 1 or (slots.stop - 1) // self._block_tokens != block:
+            return False
+        [extent] = extents
+        if extent.stop != slots.start or extent.layers != self._every or not follows(extent.states[-1], states[0]):
+            return False
+        extent.states.extend(states)
+        extent.stop = slots.stop
+        return True
 
     def export(self, slots: range, layers: range, part_bytes: int) -> Iterator[tuple[int, bytes]]:
         """Yield what `layers` have in `slots`, each with its place: the part of each layer takes `part_bytes`, and is 0

@@ -9,6 +9,7 @@ import math
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain, pairwise
 
@@ -75,6 +76,7 @@ PRIME = 0x100000001B3  # of FNV-1a
 INVERSE = pow(PRIME, -1, 1 << 64)
 MOST_TOKENS = 1 << 32
 STATE_BYTES = 8
+PROMPTS_KEPT = 1024  # chunks of prompts whose states are remembered
 DAMAGED = int.from_bytes(b"damaged!")
 
 
@@ -88,6 +90,13 @@ def follow(state: int, tokens: Iterable[int]) -> Iterable[int]:
     for token in tokens:
         state = ((state ^ (token + 1)) * PRIME) & MASK
         yield state
+
+
+@lru_cache(maxsize=PROMPTS_KEPT)
+def prompt_states(state: int, tokens: tuple[int, ...]) -> "array[int]":
+    """The states after each of `tokens`, not to be changed: all layers and ranks that run a chunk of a prompt ask for
+    the same."""
+    return array("Q", follow(state, tokens))
 
 
 def follows(state: int, other: int) -> bool:

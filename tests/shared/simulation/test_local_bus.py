@@ -5,7 +5,16 @@ import asyncio
 import pytest
 
 from livescale.shared.bus.codec import Undecodable
-from livescale.shared.bus.contract import Call, CallTimeout, Context, Disconnected, Endpoint, Refusal, ServiceInfo
+from livescale.shared.bus.contract import (
+    Call,
+    CallTimeout,
+    Context,
+    Disconnected,
+    Endpoint,
+    Received,
+    Refusal,
+    ServiceInfo,
+)
 from livescale.shared.messages.membership import Beat, WorkerReport
 from livescale.shared.messages.registry import Named
 from livescale.shared.messages.requests import Cancel, TokenFrame, Tokens
@@ -231,6 +240,30 @@ def test_a_message_that_is_said_again_on_another_subject_has_its_holes(wire: boo
             sender.publish(TOKENS, TokenFrame(worker="worker-0", step=1, rows=[row]), gateway=gateway)
         holes = [(await anext(aiter(frames))).holes["gateway"] for _ in range(3)]
         assert holes == ["gateway-0", "gateway-0", "gateway-1"]
+        for bus in (sender, reader):
+            await bus.close()
+
+    virtual_time.run(main())
+
+
+def test_what_a_reader_raises_about_a_message_that_comes_alone_ends_its_reading() -> None:
+    async def main() -> None:
+        broker, taken = LocalBroker(CLOCK, delays=lambda subject: (0.1,)), list[str]()
+        sender, reader = broker.connect(), broker.connect()
+        cancels = await reader.subscribe(CANCEL)
+
+        def take(received: Received[Cancel]) -> None:
+            taken.append(received.message.request_id)
+            raise ValueError(taken[-1])
+
+        reading = asyncio.create_task(cancels.each(take))
+        await asyncio.sleep(0)
+        for id in ("a", "b"):
+            sender.publish(CANCEL, Cancel(request_id=id))
+            await asyncio.sleep(1)
+        with pytest.raises(ValueError, match="a"):
+            await reading
+        assert taken == ["a"]
         for bus in (sender, reader):
             await bus.close()
 

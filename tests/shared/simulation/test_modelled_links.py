@@ -224,3 +224,20 @@ def test_what_is_open_between_two_links_fails_when_they_are_cut_and_can_be_opene
         assert await received(pair.to_a, 1, 2) == b"22"
 
     play(act)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_nothing_is_kept_of_messages_that_were_taken(waits: bool) -> None:
+    """Each chunk of parameters has a tag of its own: a cluster that loads takes a million of them."""
+
+    async def act(pair: LinkPair) -> None:
+        for tag in range(50):
+            receiving = asyncio.create_task(received(pair.to_a, tag, 1)) if waits else None
+            await asyncio.sleep(0)
+            await pair.to_b.send(tag, buffer(b"x"), timeout=1)
+            assert await (receiving or received(pair.to_a, tag, 1)) == b"x"
+        box = pair.network.mailbox((b"a", b"b", 0, b""))
+        assert not box._waiting
+        assert not box._came
+
+    play(act)

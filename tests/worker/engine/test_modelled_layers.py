@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from livescale.services.worker.engine.contract import LayerwiseRun, Runner
 from livescale.services.worker.engine.modelled import ModelledRunner
+from livescale.services.worker.engine.modelled_steps import STATE_BYTES
 from livescale.services.worker.scheduling.batch import (
     NO_BYTES,
     Batch,
@@ -78,6 +79,24 @@ def test_a_rank_that_is_led_runs_a_stage_whose_activation_only_the_first_has() -
         prompt = random_prompt(3, 190, VOCABULARY)
         passed = await led.run_blocks(range(2, LAYERS + 2), slab(prompt), NO_BYTES)
         assert passed.chosen.tokens == await alone(submit("a", prompt, max_tokens=1))
+
+    run(main())
+
+
+def test_a_rank_that_is_led_runs_layers_without_room_for_activations() -> None:
+    async def main() -> None:
+        led = await loaded()
+        await led.load(replace(manifest(), shard=1, shards=2), 512)
+        for index in range(LAYERS + 2):
+            await led.add_block(index, NO_BYTES)
+        pieces = slab(random_prompt(3, 190, VOCABULARY))
+        started = LayerwiseRun(pieces)
+        for _ in range(LAYERS):
+            await led.run_layer([started])
+        assert len(started.activation) == 190 * STATE_BYTES
+        again = ScheduledChunk("a", pieces[1].tokens[-1:], 189, pieces[1].blocks, True, TokenSampling(Sampling(), 1))
+        [token] = (await led.step(Batch(1, (again,)))).tokens
+        assert token == (await alone(submit("a", random_prompt(3, 190, VOCABULARY), max_tokens=1)))[0]
 
     run(main())
 
