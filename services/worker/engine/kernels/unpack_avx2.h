@@ -21,7 +21,9 @@ ALWAYS __m256 scales_of(int64_t scales, const char *from, int at) {
         return _mm256_castsi256_ps(_mm256_slli_epi32(halves, 16));
     __m256i size = _mm256_and_si256(halves, _mm256_set1_epi32(0x7fff));
     __m256i sign = _mm256_slli_epi32(_mm256_xor_si256(halves, size), 16);
-    __m256 made = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(size, _mm256_set1_epi32(0x1c000)), 13));
+    __m256i is_finite = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x7c00), size);
+    __m256i above = _mm256_blendv_epi8(_mm256_set1_epi32(0x38000), _mm256_set1_epi32(0x1c000), is_finite);
+    __m256 made = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(size, above), 13));
     __m256 small = _mm256_cvtepi32_ps(size) * _mm256_set1_ps(0x1p-24f);
     __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x400), size);
     return _mm256_or_ps(_mm256_blendv_ps(made, small, _mm256_castsi256_ps(is_small)), _mm256_castsi256_ps(sign));
