@@ -20,7 +20,7 @@ IMAGE ?= livescale
 BASE ?= livescale-base
 BUILDER ?= livescale-builder
 
-.PHONY: install wheel demo test test-slow fuzz check docs up audit bench-peers clean wheels image image-test compose-test test-clients
+.PHONY: install wheel demo test test-slow sanitize fuzz check docs up audit bench-peers clean wheels image image-test compose-test test-clients
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard services/worker/engine/kernels/*.[ch] services/worker/engine/kernels/*/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -48,6 +48,9 @@ test: $(STAMP)  ## the tests, on two cores: whole systems one after the other, w
 
 test-slow: $(STAMP)  ## the tests that take long: the data plane with real processes, machines in network namespaces, benches
 	$(SLOW_PYTEST) -m slow $(ARGS)
+
+sanitize: $(STAMP)  ## the kernels under compilers' sanitizers: what they read and write, what C leaves undefined, their threads
+	$(SLOW_PYTEST) -m slow tests/worker/engine/kernels/test_sanitizers.py $(ARGS)
 
 fuzz: $(STAMP)  ## bad input and random deaths for much longer than in the suite: make fuzz FUZZ=100
 	FUZZ=$(or $(FUZZ),20) $(SLOW_PYTEST) tests/fuzz tests/control/test_random_events.py tests/worker/live/test_random_events.py $(ARGS)

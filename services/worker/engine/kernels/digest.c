@@ -26,7 +26,7 @@ static int64_t bytes_of(const Probe *probe, int64_t count) {
 
 /* `count` numbers of either sign, with magnitudes from 2^lowest up to 2^(lowest + 4); zeros unless `is_noise`. */
 static void *numbers(Probe *probe, int64_t count, int lowest, int is_noise) {
-    void *made = calloc(count + 32, sizeof(float)); /* kernels may read and write whole vectors */
+    void *made = calloc(1, bytes_of(probe, count)); /* no more than that: sanitizers see what kernels read behind it */
     if (!made)
         abort();
     for (int64_t i = 0; i < count && is_noise; i++) {

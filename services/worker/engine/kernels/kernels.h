@@ -63,8 +63,8 @@ typedef struct {
 } Cache;
 
 /* Consecutive rows of one request: `rows` of them, from position `begin` on. The request's position 0 is in `slot`, a
-   multiple of 16. Rows of a prompt may be computed together and generated rows are computed one by one; both see the
-   positions up to their own. The rows of a WHOLE request are all of it, and see each other. */
+   multiple of 16. Rows of a prompt, which begin at a multiple of 8, may be computed together and generated rows are
+   computed one by one; both see the positions up to their own. The rows of a WHOLE request are all of it, and see each other. */
 typedef struct {
     int64_t rows, slot, begin, kind;
 } Run;

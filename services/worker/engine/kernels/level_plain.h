@@ -14,8 +14,10 @@
 #define LANES 4
 typedef float Floats __attribute__((vector_size(16)));
 typedef int32_t Bits __attribute__((vector_size(16)));
+typedef uint32_t Words __attribute__((vector_size(16))); /* whose sums may wrap */
 typedef double Doubles __attribute__((vector_size(16)));
 typedef int64_t LongBits __attribute__((vector_size(16)));
+typedef uint64_t LongWords __attribute__((vector_size(16)));
 
 static inline Floats load(const float *from) {
     Floats values;
@@ -40,7 +42,7 @@ static inline Floats choose(Bits mask, Floats a, Floats b) { return (Floats)((ma
 static inline Floats larger(Floats a, Floats b) { return choose(a > b, a, b); }
 static inline Floats where_negative(Floats x, Floats a, Floats b) { return choose(x < everywhere(0.0f), a, b); }
 static inline Floats magnitude(Floats x) { return (Floats)((Bits)x & 0x7fffffff); }
-static inline Floats scale_by_bits(Floats x, Floats bits) { return (Floats)((Bits)x + ((Bits)bits << 23)); }
+static inline Floats scale_by_bits(Floats x, Floats bits) { return (Floats)((Words)x + ((Words)bits << 23)); }
 
 static inline Doubles doubles_everywhere(double value) { return (Doubles){value, value}; }
 static inline Doubles lower_doubles(Floats x) { return (Doubles){x[0], x[1]}; }
@@ -60,22 +62,22 @@ static inline Doubles larger_doubles(Doubles a, Doubles b) {
 }
 
 static inline Doubles scale_doubles_by_bits(Doubles x, Doubles bits) {
-    return (Doubles)((LongBits)x + ((LongBits)bits << 52));
+    return (Doubles)((LongWords)x + ((LongWords)bits << 52));
 }
 
 static inline Floats widen(const bf16 *from) {
-    return (Floats)(Bits){from[0] << 16, from[1] << 16, from[2] << 16, from[3] << 16};
+    return (Floats)((Words){from[0], from[1], from[2], from[3]} << 16);
 }
 
-static inline Floats widen_even(const bf16 *from) { return (Floats)((Bits)load((const float *)from) << 16); }
+static inline Floats widen_even(const bf16 *from) { return (Floats)((Words)load((const float *)from) << 16); }
 static inline Floats widen_odd(const bf16 *from) {
     return (Floats)((Bits)load((const float *)from) & (int32_t)0xffff0000);
 }
 
 static inline void narrow(bf16 *to, Floats values) {
-    Bits bits = (Bits)values, rounded = bits + ((bits >> 16) & 1) + 0x7fff;
-    Bits nan = {0x7fc00000, 0x7fc00000, 0x7fc00000, 0x7fc00000};
-    Bits halves = (Bits)choose(values == values, (Floats)rounded, (Floats)nan) >> 16;
+    Words bits = (Words)values, rounded = bits + ((bits >> 16) & 1) + 0x7fff;
+    Words nan = {0x7fc00000, 0x7fc00000, 0x7fc00000, 0x7fc00000};
+    Words halves = (Words)choose(values == values, (Floats)rounded, (Floats)nan) >> 16;
     for (int i = 0; i < LANES; i++)
         to[i] = (bf16)halves[i];
 }

@@ -54,13 +54,13 @@ static struct {
     pthread_cond_t begun;
     pid_t process; /* the process that started the threads */
     int threads;   /* the caller included */
-    atomic_int rounds[MOST_THREADS]; /* of each thread: how many had a share for it */
+    atomic_uint rounds[MOST_THREADS]; /* of each thread: how many had a share for it; they wrap */
     atomic_int left;
     int shares, flushes;
     int64_t items;
     Job job;
     void *context;
-} pool = {.caller = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .begun = PTHREAD_COND_INITIALIZER};
+} pool = {.caller = PTHREAD_MUTEX_INITIALIZER};
 
 static void do_share(int number) {
     uint64_t before = begin_arithmetic(pool.flushes);
@@ -68,7 +68,7 @@ static void do_share(int number) {
     end_arithmetic(before);
 }
 
-static void wait_for_round_after(atomic_int *rounds, int known) {
+static void wait_for_round_after(atomic_uint *rounds, unsigned known) {
     for (int i = 0; i < SPINS; i++, relax())
         if (atomic_load_explicit(rounds, memory_order_acquire) != known)
             return;
@@ -81,7 +81,7 @@ static void wait_for_round_after(atomic_int *rounds, int known) {
 /* A thread without a share in a round sleeps through it: nobody waits for it, and it does not see the round at all. */
 static void *serve(void *given) {
     int number = (int)(intptr_t)given;
-    for (int done = 0;; done++) {
+    for (unsigned done = 0;; done++) {
         wait_for_round_after(&pool.rounds[number], done);
         do_share(number);
         atomic_fetch_sub_explicit(&pool.left, 1, memory_order_release);
@@ -90,9 +90,11 @@ static void *serve(void *given) {
 }
 
 /* Starts threads until there are `wanted`, counting the caller; fewer if the system refuses. A forked process starts
-   its own, as threads do not survive fork. */
+   its own, as threads do not survive fork. Nor does what they waited for: it would wait for them. */
 static void start_threads(int wanted) {
     if (pool.process != getpid()) {
+        pthread_mutex_init(&pool.lock, NULL);
+        pthread_cond_init(&pool.begun, NULL);
         pool.process = getpid();
         pool.threads = 1;
     }

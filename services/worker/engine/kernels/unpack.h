@@ -36,7 +36,8 @@ static float scale_at(int64_t scales, const void *from, int64_t at) {
             made = (float)magnitude * 0x1p-24f;
             return half & 0x8000 ? -made : made;
         }
-        bits = (half & 0x8000) << 16 | (magnitude + 0x1c000) << 13;
+        uint32_t above = magnitude < 0x7c00 ? 0x1c000 : 0x38000; /* infinity and NaN stay what they are */
+        bits = (half & 0x8000) << 16 | (magnitude + above) << 13;
     }
     memcpy(&made, &bits, sizeof made);
     return made;

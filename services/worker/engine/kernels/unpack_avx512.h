@@ -5,7 +5,6 @@
 #pragma once
 
 #define AT_ONCE 4
-#define POWER 65536.0f /* what this and one less times a number differ by is the number, to 8 bits */
 
 /* What four vectors of a group need. */
 typedef struct {
@@ -47,10 +46,10 @@ static void spread_group(Codes codes, const Unpacking *of, int64_t number, Sprea
     const Packing *packing = of->packing;
     const char *scales = of->panel + number * scales_size(packing);
     const uint8_t *zeros = (const uint8_t *)of->panel + of->bytes.zeros + number * PANEL;
-    const int fields = 32 / (int)code_bits(codes), is_integer = codes == INT4 || codes == INT8;
+    const int fields = 32 / (int)code_bits(codes);
     __mmask16 unfit = 0;
     for (int vector = 0; vector < 2 * PANEL / LANES; vector++) {
-        float times = is_integer ? (float)(1 << place(codes, vector % fields)) : codes == FP8 ? 0x1p8f : 1.0f;
+        float times = excess_of(codes, vector % fields);
         __m512 scale = scales_of(packing->scales, scales, vector * LANES / 2), size = _mm512_abs_ps(scale);
         __m512 zero = zeros_of(codes, packing, zeros + vector * LANES / 2);
         __m512 own = _mm512_mul_ps(scale, _mm512_set1_ps(1.0f / times));

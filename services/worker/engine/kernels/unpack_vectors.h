@@ -16,6 +16,13 @@ ALWAYS int place(Codes codes, int field) {
     return (int)code_bits(codes) * field - (is_late(codes, field) ? LATE(codes) : 0);
 }
 
+#define POWER 65536.0f /* what this and one less times a number differ by is the number, to 8 bits */
+
+/* By how much integers, and numbers of FP8, are too large before they are scaled. */
+ALWAYS float excess_of(Codes codes, int field) {
+    return codes == INT4 || codes == INT8 ? (float)(1 << place(codes, field)) : codes == FP8 ? 0x1p8f : 1.0f;
+}
+
 #if LANES >= 16
 #include "unpack_avx512.h"
 #else

@@ -1,13 +1,16 @@
-/* What the portable kernels of this CPU make of fixed inputs, at each of its levels of vector instructions: to be compiled
-   for other CPUs with the sources of the kernels, and compared. */
+/* What a variant of the kernels makes of fixed inputs, at each of its levels of vector instructions: to be compiled for
+   other CPUs, or with sanitizers, with the sources of the kernels, and compared.
+
+   print_digests [VARIANT [LEVEL ...]] */
 #include <stdio.h>
 
 #include "kernels.h"
 
-int main(void) {
-    for (const char *const *level = find_levels(); *level; level++) {
+int main(int count, char **given) {
+    const char *name = count > 1 ? given[1] : "portable";
+    for (const char *const *level = count > 2 ? (const char *const *)given + 2 : find_levels(); *level; level++) {
         const char *reason;
-        const Variant *variant = find_variant("portable", *level, &reason);
+        const Variant *variant = find_variant(name, *level, &reason);
         if (!variant)
             return 1;
         for (int threads = 1; threads <= 2; threads++) {
