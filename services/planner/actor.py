@@ -11,7 +11,7 @@ import structlog
 
 from livescale.services.planner.fleet import ModelView, check_target
 from livescale.services.planner.metrics import PlannerMetrics
-from livescale.services.planner.outbox import SavedRecords, is_final, send
+from livescale.services.planner.outbox import RecordOutbox, SavedRecords, is_final, send
 from livescale.services.planner.roles import RoleOrders
 from livescale.services.planner.running_scale import NodeCommand, RunningScale
 from livescale.services.planner.scale_out import ScaleOut
@@ -24,7 +24,7 @@ from livescale.shared.messages.membership import LeaseChanged, Report, WorkerRep
 from livescale.shared.messages.scaling import AskScales, Scale, ScaleAccepted, ScaleRecord, ScaleRecords
 from livescale.shared.messages.transfers import Abort, BlockReady, InstanceServing, Transfer
 from livescale.shared.process.run import World
-from livescale.shared.subjects import BLOCK, HEARTBEAT, INSTANCE, LEASE, PLAN, ROLE, SCALE, SCALES, TRANSFER
+from livescale.shared.subjects import BLOCK, HEARTBEAT, INSTANCE, LEASE, ROLE, SCALE, SCALES, TRANSFER
 
 TICK_SECONDS = 0.5  # between two checks of what is overdue
 TAKE_OVER_SECONDS = 1.0  # in which every worker reports twice
@@ -49,6 +49,7 @@ class Planner:
         self._aborting: set[str] = set()
         self._replanning: set[str] = set()
         self._saved = SavedRecords(world.bus.kv)
+        self._records = RecordOutbox(world.bus, world.clock, self._saved)
         self._roles = RoleOrders(world, self._cluster, self._metrics, self._keep)
         self._inherited: dict[str, ScaleRecord] = {}  # an earlier planner's, to be taken over
 
@@ -65,7 +66,7 @@ class Planner:
         leases = await self._bus.subscribe(LEASE)
         workers = await self._bus.subscribe(HEARTBEAT, service="worker")
         self._bus.watch_connection(self._connection_changed)
-        calls = [Endpoint(SCALE, self._scale), Endpoint(SCALES, self._records), Endpoint(ROLE, self._roles.set)]
+        calls = [Endpoint(SCALE, self._scale), Endpoint(SCALES, self._answer_records), Endpoint(ROLE, self._roles.set)]
         await self._bus.serve(self._info, calls)
         async with self._calls as group:
             group.create_task(self._follow_transfers(transfers), name="transfers")
@@ -75,6 +76,7 @@ class Planner:
             group.create_task(workers.each(self._hear), name="workers")
             group.create_task(self._keep_time(), name="timeouts")
             group.create_task(self._saved.run(), name="saved")
+            group.create_task(self._records.run(), name="records")
             group.create_task(self._take_over(), name="inheritance")
             group.create_task(self._membership.run(), name="membership")
 
@@ -104,7 +106,7 @@ class Planner:
                 self._after(scale, commands)
             await asyncio.sleep(TICK_SECONDS)
 
-    async def _records(self, ask: AskScales, context: Context) -> ScaleRecords:
+    async def _answer_records(self, ask: AskScales, context: Context) -> ScaleRecords:
         return ScaleRecords(records=self._store.records(ask.model, ask.limit))
 
     async def _scale(self, asked: Scale, context: Context) -> ScaleAccepted:
@@ -162,10 +164,10 @@ class Planner:
         for command in [*commands, *scale.follow_up(self._clock.wall())]:
             self._start(self._command(scale, command), f"{scale.id} {command.node}")
         if scale.take_change():
-            record = scale.record()
-            self._bus.publish(PLAN, record, id=scale.id)
-            self._saved.put(record)
-            if scale.take_end():
+            is_over = scale.take_end()
+            self._records.put(scale, at_once=is_over)
+            if is_over:
+                record = scale.record()
                 log.info("scale_ended", scale=scale.id, model=scale.model, state=scale.state, outcome=record.outcome)
                 self._metrics.ended(record)
                 self._spans.end(record)

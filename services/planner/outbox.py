@@ -1,8 +1,9 @@
 """What the planner gives the bus: commands to workers and hosts, and its records to the key-value store."""
 
+import asyncio
 from typing import assert_never
 
-from livescale.services.planner.running_scale import NodeCommand
+from livescale.services.planner.running_scale import NodeCommand, RunningScale
 from livescale.shared.bus.contract import Bus, BusError, Context, KeyValue, Refusal, ServiceAbsent, TooLarge
 from livescale.shared.bus.write_behind import WriteBehind
 from livescale.shared.messages.disaggregation import ChangeRole
@@ -10,12 +11,14 @@ from livescale.shared.messages.live import Help
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
-from livescale.shared.subjects import ABORT, CHANGE_ROLE, DRAIN, HELP, LOAD, PIPELINE, PIPELINE_OVER, SEND, SERVE
+from livescale.shared.runtime.clock import Clock
+from livescale.shared.subjects import ABORT, CHANGE_ROLE, DRAIN, HELP, LOAD, PIPELINE, PIPELINE_OVER, PLAN, SEND, SERVE
 
 COMMAND_SECONDS = 5.0  # in which a node answers
 TOO_LATE = 504  # the code of an answer that did not come in time
 PREFIX = "scales"  # of the keys
 KEPT = 100  # records
+RECORD_SECONDS = 0.02  # between two records of a scale
 
 
 async def send(bus: Bus, command: NodeCommand, traceparent: str | None = None) -> None:
@@ -83,3 +86,45 @@ class SavedRecords:
         for id in list(self._kept)[:-KEPT]:
             del self._kept[id]
             self._writing.set(f"{PREFIX}.{id}", None)
+
+
+class RecordOutbox:
+    """Publishes and saves the records of scales: at once, but not two of a scale within `RECORD_SECONDS`.
+
+    A record is all of a scale. One at every change would take bytes by the square of a scale's targets.
+    """
+
+    def __init__(self, bus: Bus, clock: Clock, saved: SavedRecords) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._saved = saved
+        self._told: dict[str, float] = {}  # when the last records were published
+        self._waiting: dict[str, RunningScale] = {}
+        self._news = asyncio.Event()
+
+    def put(self, scale: RunningScale, *, at_once: bool) -> None:
+        """Publish and save the scale as it is now; or, unless `at_once`, with what else will have changed in a
+        moment."""
+        now = self._clock.now()
+        self._told = {id: at for id, at in self._told.items() if now - at < RECORD_SECONDS}
+        if at_once or scale.id not in self._told:
+            self._tell(scale)
+        else:
+            self._waiting[scale.id] = scale
+            self._news.set()
+
+    async def run(self) -> None:
+        """Publish what waits, until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            await asyncio.sleep(RECORD_SECONDS)
+            for scale in list(self._waiting.values()):
+                self._tell(scale)
+
+    def _tell(self, scale: RunningScale) -> None:
+        record = scale.record()
+        self._bus.publish(PLAN, record, id=scale.id)
+        self._saved.put(record)
+        self._waiting.pop(scale.id, None)
+        self._told[scale.id] = self._clock.now()
