@@ -16,8 +16,8 @@ from livescale.load.records import RequestRecord, find_fault, write_records
 from livescale.load.settings import LoadSettings, refuse_replay_without_trace
 from livescale.load.stats import Tally, duration, latency_table, summarise
 from livescale.load.target import TargetError, learn_target, make_asks
-from livescale.load.trace import RequestShape, Trace, Window, calm_burst_calm, parse_window, poisson, replay
-from livescale.load.trace_files import TraceError, read_trace
+from livescale.load.trace import RequestShape, Trace, TraceError, Window, calm_burst_calm, parse_window, poisson, replay
+from livescale.load.trace_files import read_trace
 from livescale.services.cli.options import settings_options
 from livescale.shared.runtime.clock import SystemClock
 

@@ -18,6 +18,10 @@ MOST_REQUESTS = 10_000_000  # all of them are held in memory
 BURST_RATE = 1.5  # how many times the usual rate a burst has at least
 
 
+class TraceError(ValueError):
+    """A trace that cannot be used; that of a file is named with line and column."""
+
+
 class Arrival(msgspec.Struct, frozen=True):
     """One request: seconds since the trace's start, and its lengths in tokens."""
 
@@ -161,11 +165,11 @@ class RequestShape(msgspec.Struct, frozen=True):
 def poisson(phases: Sequence[LoadPhase], shape: RequestShape, seed: int) -> Trace:
     """Arrivals of all phases one after the other; the same seed gives the same trace.
 
-    Raises ValueError for more requests than are held in memory, endless ones among them.
+    Raises TraceError for more requests than are held in memory, endless ones among them.
     """
     requests = sum(phase.seconds * phase.rate for phase in phases if phase.rate)
     if not requests <= MOST_REQUESTS:
-        raise ValueError(
+        raise TraceError(
             f"the load has more than {MOST_REQUESTS:,} requests, seconds times rate: "
             "give it fewer seconds, or a lower rate"
         )

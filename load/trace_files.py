@@ -15,13 +15,9 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from livescale.load.trace import Arrival, Trace
+from livescale.load.trace import Arrival, Trace, TraceError
 
 T = TypeVar("T", int, float)
-
-
-class TraceError(ValueError):
-    """A trace that cannot be used; names file, line and column."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from livescale.load.advise.search import PoolChoice
 from livescale.load.scenario.arrivals import Arrivals
 from livescale.load.scenario.file import ScenarioFile, check_scenario
 from livescale.load.scenario.system import ScenarioSystem
-from livescale.load.trace import parse_window
-from livescale.load.trace_files import TraceError, read_trace
+from livescale.load.trace import TraceError, parse_window
+from livescale.load.trace_files import read_trace
 from livescale.services.supervisor.model_settings import ModelSettings
 from livescale.shared.topology.file import find_topology
 from livescale.shared.topology.topology import Topology

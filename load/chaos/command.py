@@ -20,7 +20,6 @@ from livescale.load.report import check_report_path
 from livescale.load.screen import open_screen
 from livescale.load.target import TargetError
 from livescale.load.trace import Trace
-from livescale.load.trace_files import TraceError
 from livescale.services.cli.options import settings_options
 
 LOG = KEPT / "chaos.log"
@@ -50,7 +49,7 @@ def chaos(settings: ChaosSettings) -> None:
     try:
         trace = make_load(settings)
         choose_targets(settings)
-    except (TraceError, ValueError) as error:
+    except ValueError as error:
         raise click.UsageError(str(error)) from None
     checkpoint = Path(settings.model) if settings.model else kept_model("small", console.print)
     try:

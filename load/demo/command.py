@@ -14,8 +14,8 @@ from livescale.load.hardware import HardwareWatch
 from livescale.load.kept import kept_model
 from livescale.load.report import check_report_path, write_report
 from livescale.load.settings import DemoSettings, refuse_replay_without_trace
-from livescale.load.trace import Trace, parse_window
-from livescale.load.trace_files import TraceError, read_trace
+from livescale.load.trace import Trace, TraceError, parse_window
+from livescale.load.trace_files import read_trace
 from livescale.services.cli.options import settings_options
 
 

@@ -7,6 +7,7 @@ from livescale.load.trace import (
     Arrival,
     RequestShape,
     Trace,
+    TraceError,
     Window,
     busiest,
     calm_burst_calm,
@@ -15,7 +16,6 @@ from livescale.load.trace import (
     poisson,
     replay,
 )
-from livescale.load.trace_files import TraceError
 
 # Share of one worker's capacity that is asked for when calm and in the burst. Two workers and the control
 # processes share the machine's cores, so two workers are somewhat less than twice one.
@@ -58,12 +58,8 @@ def plan_made_up(settings: DemoSettings, capacity: MeasuredRates, context: int) 
     request_seconds = capacity.seconds(Arrival(0.0, SHAPE.prompt_tokens, SHAPE.output_tokens))
     phases = calm_burst_calm(settings.duration, CALM_LOAD / request_seconds, BURST_LOAD / request_seconds)
     before, burst, _ = phases
-    try:
-        trace = poisson(phases, SHAPE, settings.seed)
-    except ValueError as error:
-        raise TraceError(str(error)) from None
     return DemoLoad(
-        trace=fit(trace, context),
+        trace=fit(poisson(phases, SHAPE, settings.seed), context),
         seconds=settings.duration,
         burst=Window(before.seconds, before.seconds + burst.seconds),
     )

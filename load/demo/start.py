@@ -12,8 +12,7 @@ from livescale.load.kept import KEPT, SYSTEM_ERRORS, open_log
 from livescale.load.screen import open_screen
 from livescale.load.settings import DemoSettings
 from livescale.load.target import TargetError
-from livescale.load.trace import Trace
-from livescale.load.trace_files import TraceError
+from livescale.load.trace import Trace, TraceError
 from livescale.services.supervisor.checks import BadSettings
 
 LOG = KEPT / "demo.log"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from livescale.load.trace import Arrival, Window, replay
-from livescale.load.trace_files import TraceError, read_trace
+from livescale.load.trace import Arrival, TraceError, Window, replay
+from livescale.load.trace_files import read_trace
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "traces"
 

@@ -12,8 +12,8 @@ from livescale.load.bench.roles.modelled import Attained, attained, run
 from livescale.load.bench.roles.modelled_system import INSTANCES, VOCABULARY, RolesSystem
 from livescale.load.records import RequestRecord
 from livescale.load.simulate.start import made_up_asks, quiet
-from livescale.load.trace import parse_window, replay
-from livescale.load.trace_files import TraceError, read_trace
+from livescale.load.trace import TraceError, parse_window, replay
+from livescale.load.trace_files import read_trace
 
 BENCH = "auto-roles"
 RATE_SCALE = 5.0

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from livescale.load.bench.systems.scenario import CONTEXT, Scenario, with_workers
 from livescale.load.bench.systems.settings import SystemsBenchSettings
-from livescale.load.trace import Trace, Window, fit, parse_window, replay
+from livescale.load.trace import Trace, TraceError, Window, fit, parse_window, replay
 from livescale.load.trace import window as cut
-from livescale.load.trace_files import TraceError, read_trace
+from livescale.load.trace_files import read_trace
 from livescale.services.cli.systems import NamedSystem, find_system
 from livescale.shared.model.latency import Work, find_latency
 from livescale.shared.topology.file import find_topology

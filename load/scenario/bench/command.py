@@ -8,7 +8,8 @@ import click
 from livescale.load.bench.record import RecordPrinter
 from livescale.load.scenario.bench.cases import Traces
 from livescale.load.scenario.bench.rows import BENCH, QUICK, ROWS, BenchSizes, RowMaker, makers
-from livescale.load.trace_files import TraceError, read_trace
+from livescale.load.trace import TraceError
+from livescale.load.trace_files import read_trace
 
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 

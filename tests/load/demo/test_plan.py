@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from livescale.load.demo.plan import BURST_LOAD, CALM_LOAD, SHAPE, MeasuredRates, load_of, plan_load
 from livescale.load.settings import DemoSettings
-from livescale.load.trace import Arrival, Trace
-from livescale.load.trace_files import TraceError
+from livescale.load.trace import Arrival, Trace, TraceError
 
 CONTEXT = 4096
 SETTINGS = DemoSettings(duration=600.0)
