@@ -26,6 +26,9 @@ from livescale.services.supervisor.model_settings import Bounds, ModelSettings
 from livescale.services.supervisor.settings import StackSettings
 from livescale.shared.messages.model_spec import ScalingBounds
 
+# No test listens here but those below, so that a port and the one before it are free.
+OWN_HOST = "127.0.0.77"
+
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
@@ -191,31 +194,32 @@ def test_more_memory_than_is_free_is_refused() -> None:
 
 
 def test_a_port_in_use_is_refused_and_a_free_one_accepted() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server((OWN_HOST, 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(BadSettings, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
-            find_ports(StackSettings(port=port))
-    assert find_ports(StackSettings(port=port)) == [port]
+        with pytest.raises(BadSettings, match=f"cannot listen on {OWN_HOST}:{port}: Address already in use"):
+            find_ports(StackSettings(host=OWN_HOST, port=port))
+    assert find_ports(StackSettings(host=OWN_HOST, port=port)) == [port]
 
 
 def test_system_ports_in_use_are_refused() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server((OWN_HOST, 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(BadSettings, match=f"system-bind: cannot listen on 127.0.0.1:{port}: "):
-            check_system_ports(f"127.0.0.1:{port - 1}", 2)
+        with pytest.raises(BadSettings, match=f"system-bind: cannot listen on {OWN_HOST}:{port}: "):
+            check_system_ports(f"{OWN_HOST}:{port - 1}", 2)
     with pytest.raises(BadSettings, match=r"system-bind: cannot listen on 192\.0\.2\.1:0"):
         check_system_ports("192.0.2.1:0", 5)
     check_system_ports("127.0.0.1:0", 5)
 
 
 def test_gateways_take_the_port_and_those_after_it_or_free_ones() -> None:
-    [first, second] = find_ports(StackSettings(port=0, gateways=2))
+    [first, second] = find_ports(StackSettings(host=OWN_HOST, port=0, gateways=2))
     assert first != second
     assert 0 not in (first, second)
-    with socket.create_server(("127.0.0.1", first)), pytest.raises(BadSettings, match=r"cannot listen on 127\.0\.0\.1"):
-        find_ports(StackSettings(port=first - 1, gateways=2))
+    taken = rf"cannot listen on {OWN_HOST}:{first}: "
+    with socket.create_server((OWN_HOST, first)), pytest.raises(BadSettings, match=taken):
+        find_ports(StackSettings(host=OWN_HOST, port=first - 1, gateways=2))
     with pytest.raises(BadSettings, match="3 gateways from port 65534 on go beyond 65535"):
-        find_ports(StackSettings(port=65534, gateways=3))
+        find_ports(StackSettings(host=OWN_HOST, port=65534, gateways=3))
 
 
 def test_an_address_of_another_machine_is_refused() -> None:
