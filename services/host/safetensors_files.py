@@ -17,6 +17,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from livescale.shared.model.checkpoint import NO_GGUF, CheckpointError, open_regular, read_file
+from livescale.shared.model.checkpoint_files import cannot_read
 
 StoredDType = Literal["F32", "BF16", "F16", "I64", "I32", "I8", "U8", "F8_E4M3", "BOOL"]
 STORED_BYTES: dict[StoredDType, int] = {
@@ -76,7 +77,7 @@ def open_tensors(file: Path) -> BinaryIO:
     try:
         return open_regular(file)
     except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read ({error.strerror}); {AGAIN}") from None
+        raise cannot_read(file, error, AGAIN) from None
 
 
 def fill_bytes(stored: StoredTensor, stream: BinaryIO, offset: int, into: memoryview) -> None:
@@ -86,7 +87,7 @@ def fill_bytes(stored: StoredTensor, stream: BinaryIO, offset: int, into: memory
         try:
             count = os.preadv(stream.fileno(), [into[filled:]], stored.start + offset + filled)
         except OSError as error:
-            raise CheckpointError(f"{stored.file}: cannot be read ({error.strerror}); check the disk") from None
+            raise cannot_read(stored.file, error, "check the disk") from None
         if count == 0:
             raise CheckpointError(f"{stored.file}: ended inside {stored.name}: it changed while it was read; {AGAIN}")
         filled += count
@@ -122,7 +123,7 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
                 raise CheckpointError(f"{file}: truncated, or not a safetensors file; {AGAIN}")
             header = stream.read(header_bytes)
     except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read ({error.strerror}); {AGAIN}") from None
+        raise cannot_read(file, error, AGAIN) from None
     entries = _decode(file, header)
     data_bytes = file_bytes - 8 - header_bytes
     described = max((entry.data_offsets[1] for entry in entries.values()), default=0)
@@ -192,7 +193,7 @@ def _sharded(directory: Path) -> Mapping[str, StoredTensor]:
     try:
         weight_map = msgspec.json.decode(read_file(path, INDEX_LIMIT_BYTES), type=_Index).weight_map
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {AGAIN}") from None
+        raise cannot_read(path, error, AGAIN) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{path}: {error}; {AGAIN}") from None
     names = sorted(set(weight_map.values()))

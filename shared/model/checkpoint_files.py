@@ -14,13 +14,20 @@ CONFIG_LIMIT_BYTES = 16 << 20
 T = TypeVar("T")
 
 
+def cannot_read(path: Path, error: OSError, remedy: str) -> CheckpointError:
+    """The error for a file that the system does not let us read. `remedy` is for all but missing rights."""
+    if isinstance(error, PermissionError):
+        remedy = "give this user the right to read it"
+    return CheckpointError(f"{path}: cannot be read ({error.strerror}); {remedy}")
+
+
 def decode_file(path: Path, type: type[T]) -> T:
     """A small JSON file of a checkpoint. Raises CheckpointError."""
     try:
         return msgspec.json.decode(read_file(path, CONFIG_LIMIT_BYTES), type=type)
     except OSError as error:
         remedy = "give a directory in Hugging Face format, with config.json and *.safetensors"
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
+        raise cannot_read(path, error, remedy) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{path}: {error}; repair or download the file again") from None
 

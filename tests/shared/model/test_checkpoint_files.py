@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from livescale.shared.model.checkpoint_files import decode_file, open_regular, read_file
+from livescale.shared.model.checkpoint_files import cannot_read, decode_file, open_regular, read_file
 from livescale.shared.model.declaration.config_file import CheckpointError
 
 
@@ -49,3 +49,15 @@ def test_a_file_that_is_not_there_is_refused_with_what_a_checkpoint_has(tmp_path
         decode_file(tmp_path / "config.json", dict[str, int])
     (tmp_path / "config.json").write_bytes(b'{"a": 1}')
     assert decode_file(tmp_path / "config.json", dict[str, int]) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (PermissionError(13, "Permission denied"), "give this user the right to read it"),
+        (FileNotFoundError(2, "No such file or directory"), "download it again"),
+    ],
+)
+def test_who_may_not_read_a_file_is_not_told_to_download_it(error: OSError, remedy: str) -> None:
+    expected = f"/m/config.json: cannot be read ({error.strerror}); {remedy}"
+    assert str(cannot_read(Path("/m/config.json"), error, "download it again")) == expected
