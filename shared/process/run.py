@@ -121,10 +121,13 @@ def tell_failure(error: Exception) -> None:
         log.error("process_failed", exc_info=error)
         return
     for cause in causes:
-        if isinstance(cause, Ends):
-            log.warning("process_ends", reason=str(cause))
-        else:
-            log.error("bus_failed", error=cause.message if isinstance(cause, Refusal) else str(cause))
+        match cause:
+            case Ends():
+                log.warning("process_ends", reason=str(cause))
+            case Refusal():
+                log.error("process_refused", error=cause.message)
+            case _:
+                log.error("bus_failed", error=str(cause))
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

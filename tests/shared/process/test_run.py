@@ -145,7 +145,7 @@ async def test_a_refusal_to_join_is_told_in_a_line(tmp_path: Path) -> None:
     body = f"from livescale.shared.bus.contract import Refusal; {refusal}"
     async with NatsServer.start(tmp_path) as server, process(server.url, body) as child:
         code, _, events = await end(child)
-        assert (code, events[-1]["event"], events[-1]["error"]) == (1, "bus_failed", "the id is taken")
+        assert (code, events[-1]["event"], events[-1]["error"]) == (1, "process_refused", "the id is taken")
 
 
 async def test_a_process_waits_for_a_server_that_comes_late(tmp_path: Path, unused_tcp_port: int) -> None:
