@@ -3,6 +3,8 @@
 import asyncio
 from typing import assert_never
 
+import structlog
+
 from livescale.services.planner.running_scale import NodeCommand, RunningScale
 from livescale.shared.bus.contract import Bus, BusError, Context, KeyValue, Refusal, ServiceAbsent, TooLarge
 from livescale.shared.bus.write_behind import WriteBehind
@@ -19,6 +21,8 @@ TOO_LATE = 504  # the code of an answer that did not come in time
 PREFIX = "scales"  # of the keys
 KEPT = 100  # records
 RECORD_SECONDS = 0.02  # between two records of a scale
+
+log = structlog.get_logger()
 
 
 async def send(bus: Bus, command: NodeCommand, traceparent: str | None = None) -> None:
@@ -124,7 +128,10 @@ class RecordOutbox:
 
     def _tell(self, scale: RunningScale) -> None:
         record = scale.record()
-        self._bus.publish(PLAN, record, id=scale.id)
+        try:
+            self._bus.publish(PLAN, record, id=scale.id)
+        except TooLarge as error:  # of many hundred targets; the scale goes on
+            log.warning("record_not_published", scale=scale.id, error=str(error))
         self._saved.put(record)
         self._waiting.pop(scale.id, None)
         self._told[scale.id] = self._clock.now()

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import structlog
 
-from livescale.shared.bus.contract import BusError, KeyValue, ServiceAbsent
+from livescale.shared.bus.contract import BusError, KeyValue, ServiceAbsent, TooLarge
 from livescale.shared.messages.message import Message
 
 RETRY_SECONDS = 1.0
@@ -18,7 +18,8 @@ log = structlog.get_logger()
 class WriteBehind:
     """Keeps values in a store. `set` returns at once; `run` writes, and tries until it succeeds. `what` is for the log.
 
-    The value that was set last is kept. All values stay here too, as the store may be lost with its server.
+    The value that was set last is kept. All values stay here too, as the store may be lost with its server. A value
+    that is too large for the bus is not saved, which the log says.
     """
 
     def __init__(self, store: KeyValue, what: str) -> None:
@@ -83,9 +84,12 @@ class WriteBehind:
     async def _save(self) -> None:
         while self._unsaved:
             key, value = next(iter(self._unsaved.items()))
-            if value is None:
-                await self._store.delete(key)
-            else:
-                await self._store.put(key, value)
+            try:
+                if value is None:
+                    await self._store.delete(key)
+                else:
+                    await self._store.put(key, value)
+            except TooLarge as error:  # trying again does not help, and other values wait
+                log.warning("too_large_to_save", what=self._what, key=key, error=str(error))
             if key in self._unsaved and self._unsaved[key] is value:
                 del self._unsaved[key]

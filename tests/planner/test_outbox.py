@@ -2,9 +2,12 @@
 
 import asyncio
 
+from structlog.testing import capture_logs
+
 from livescale.services.planner.fleet import ServingInstance
 from livescale.services.planner.outbox import KEPT, RECORD_SECONDS, RecordOutbox, SavedRecords
 from livescale.services.planner.scale_in import ScaleIn
+from livescale.shared.bus.contract import TooLarge
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
@@ -61,5 +64,22 @@ def test_a_scale_of_many_changes_is_told_at_once_then_in_few_records_and_at_its_
         assert 8 < len(records) < 14
         assert [record.state for record in records] == ["draining"] * (len(records) - 1) + ["done"]
         assert records[-1] == scale.record()
+
+    virtual_time.run(main())
+
+
+def test_a_record_too_large_for_the_bus_does_not_end_the_planner() -> None:
+    class SmallBus:
+        def publish(self, topic: object, message: object, **_: object) -> None:
+            raise TooLarge("plan: 2 bytes with headers; the bus takes 1")
+
+    async def main() -> None:
+        clock = LoopClock(epoch=0.0)
+        saved = SavedRecords(LocalBroker(clock).connect().kv)
+        outbox = RecordOutbox(SmallBus(), clock, saved)  # type: ignore[arg-type]
+        scale = ScaleIn("scale-1", decision("in"), [ServingInstance("i-w", ("w",), 0)], {"w": 1}, 60.0)
+        with capture_logs() as logs:
+            outbox.put(scale, at_once=True)
+        assert [(line["event"], line["scale"]) for line in logs] == [("record_not_published", "scale-1")]
 
     virtual_time.run(main())

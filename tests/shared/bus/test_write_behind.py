@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from structlog.testing import capture_logs
 
-from livescale.shared.bus.contract import BusError
+from livescale.shared.bus.contract import BusError, TooLarge
 from livescale.shared.bus.write_behind import RETRY_SECONDS, WriteBehind
 from livescale.shared.messages.membership import Joined
 from livescale.shared.messages.message import Message
@@ -59,6 +59,28 @@ def test_a_full_disk_is_tried_again_and_again_and_told_ever_more_seldom() -> Non
         assert [line["failures"] for line in logs if line["event"] == "saved_after_all"] == [1_000]
 
     virtual_time.run(main(), limit_seconds=2_000)
+
+
+def test_a_value_too_large_for_the_bus_does_not_hold_others_up() -> None:
+    class SmallStore(FullStore):
+        async def put(self, key: str, value: Message) -> None:
+            if key == "large":
+                raise TooLarge("large: 2 bytes with headers; the bus takes 1")
+            await super().put(key, value)
+
+    async def main() -> None:
+        store = SmallStore()
+        store.full = False
+        writing = WriteBehind(store, "state")  # type: ignore[arg-type]
+        with capture_logs() as logs:
+            async with written(writing):
+                writing.set("large", Joined(epoch=1))
+                writing.set("small", Joined(epoch=2))
+                await asyncio.sleep(10 * RETRY_SECONDS)
+        assert store.values == {"small": Joined(epoch=2)}
+        assert [(line["event"], line["key"]) for line in logs] == [("too_large_to_save", "large")]
+
+    virtual_time.run(main())
 
 
 def test_a_store_that_came_back_empty_gets_all_of_it_again_but_what_was_deleted() -> None:
