@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from livescale.services.supervisor.bus_server import ServerError, find_server, server_name
-from livescale.services.supervisor.commands import LOOPBACK
+from livescale.services.supervisor.ports import LOOPBACK
 
 START_SECONDS = 10.0
 STOP_SECONDS = 5.0

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-from livescale.services.supervisor.bus_server import free_port
+from livescale.services.supervisor.ports import free_port
 from tests.observability import PROMETHEUS
 from tests.system.conftest import LIVESCALE
 

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from livescale.services.supervisor.bus_server import free_port
+from livescale.services.supervisor.ports import free_port
 from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.scaling import AskScales, Scale, ScaleRecord
 from livescale.shared.subjects import SCALE, SCALES

@@ -12,7 +12,8 @@ from typing import Any
 import nkeys
 import pytest
 
-from livescale.services.supervisor.bus_server import find_server, free_port, server_name
+from livescale.services.supervisor.bus_server import find_server, server_name
+from livescale.services.supervisor.ports import free_port
 from livescale.shared.bus.contract import BusError, Disconnected
 from livescale.shared.bus.identity import NatsFiles, connect_options, hide_password, inbox_prefix
 from livescale.shared.bus.nats import NatsBus
