@@ -4,6 +4,7 @@ import asyncio
 import gc
 import inspect
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -101,6 +102,15 @@ def _no_leftovers(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.get_closest_marker("system"):
         left = _children() - before
         assert not left, f"processes left behind: {sorted(left)}"
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port of loopback that refuses connections. It is held without listening: a port that was let go may be taken
+    by any other test's connection or server meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 @pytest.fixture
