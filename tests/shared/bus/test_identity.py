@@ -58,7 +58,7 @@ async def server(directory: Path, config: Mapping[str, Any]) -> AsyncIterator[in
         find_server({}), "--config", str(path), stderr=asyncio.subprocess.DEVNULL
     )
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await server_name(port) is None:  # noqa: ASYNC110 another program
                 await asyncio.sleep(0.01)
         yield port
