@@ -17,7 +17,7 @@ from livescale.services.supervisor.ports import LOOPBACK, free_port
 from livescale.services.supervisor.processes import Supervisor
 from livescale.shared.bus.contract import BusError
 
-START_SECONDS = 10.0
+START_SECONDS = 30.0  # long, as a machine may be busy
 POLL_SECONDS = 0.02
 
 
