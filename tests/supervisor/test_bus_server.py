@@ -57,7 +57,7 @@ async def test_a_bus_can_be_opened_at_once_and_returns_after_the_server_died(tmp
     log = Log()
     async with Supervisor(log) as supervisor:
         url = (await start_nats(supervisor, tmp_path, "default"))["operator"]
-        bus = await NatsBus.connect(url, "default", "test")
+        bus = await NatsBus.connect(url, "default", "test", timeout=60)
         try:
             server = supervisor.children["nats"]
             assert server.pid is not None

@@ -83,7 +83,7 @@ def test_only_those_keep_state_who_ask_for_it(role: str) -> None:
 async def buses(tmp_path: Path, *roles: str) -> AsyncIterator[list[NatsBus]]:
     async with Supervisor(lambda name, line: None) as supervisor:
         urls = await start_nats(supervisor, tmp_path, "default")
-        opened = [await NatsBus.connect(urls[role], "default", f"{role}-0") for role in roles]
+        opened = [await NatsBus.connect(urls[role], "default", f"{role}-0", timeout=60) for role in roles]
         try:
             yield opened
         finally:
@@ -164,7 +164,7 @@ async def test_operators_use_the_servers_own_tools(tmp_path: Path) -> None:
 
     async with Supervisor(lambda name, line: None) as supervisor:
         urls = await start_nats(supervisor, tmp_path, "default")
-        bus = await NatsBus.connect(urls["host"], "default", "host-0")
+        bus = await NatsBus.connect(urls["host"], "default", "host-0", timeout=60)
         client = await nats.connect(urls["operator"], allow_reconnect=False)
         try:
             await bus.serve(ServiceInfo("host", "host-0", "cache"), [Endpoint(METRICS, metrics, {"id": "host-0"})])

@@ -197,7 +197,7 @@ async def test_a_background_task_that_dies_closes_the_bus(server: RealServer, mo
         raise RuntimeError("nobody expects this")
 
     closed = asyncio.Event()
-    bus = await NatsBus.connect(server.url, "test", "a", on_closed=closed.set)
+    bus = await NatsBus.connect(server.url, "test", "a", on_closed=closed.set, timeout=60)
     monkeypatch.setattr(SturdyClient, "write", lambda client, command: False)  # as if the socket were full
     monkeypatch.setattr(SturdyClient, "write_in_turn", fail)
     bus.publish(CANCEL, Cancel(request_id="r"))
@@ -280,7 +280,7 @@ async def test_events_are_kept_for_those_who_come_later(serving: NatsBus, strang
 
 
 async def test_namespaces_do_not_hear_each_other(server: RealServer, serving: NatsBus) -> None:
-    other = await NatsBus.connect(server.url, "other", "o")
+    other = await NatsBus.connect(server.url, "other", "o", timeout=60)
     cancels = await serving.subscribe(CANCEL)
     other.publish(CANCEL, Cancel(request_id="theirs"))
     await other.flush()

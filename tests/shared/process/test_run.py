@@ -84,7 +84,7 @@ async def end(child: asyncio.subprocess.Process) -> tuple[int | None, str, list[
 
 async def test_a_process_answers_for_its_metrics_and_stops_when_asked(tmp_path: Path) -> None:
     async with NatsServer.start(tmp_path) as server, process(server.url) as child:
-        bus = await NatsBus.connect(server.url, "default", "test")
+        bus = await NatsBus.connect(server.url, "default", "test", timeout=60)
         text = await ready(bus)
         assert "livescale_things_total 0.0" in text
         assert "process_resident_memory_bytes" in text
@@ -113,7 +113,7 @@ SLOW = """
 
 async def test_a_process_that_is_stopped_answers_what_it_was_asked_before_its_actor_ends(tmp_path: Path) -> None:
     async with NatsServer.start(tmp_path) as server, process(server.url, SLOW) as child:
-        bus = await NatsBus.connect(server.url, "default", "test")
+        bus = await NatsBus.connect(server.url, "default", "test", timeout=60)
         assert await said(child) == "serves"
         call = asyncio.create_task(bus.call(DECISIONS, AskDecisions(), timeout=60))
         assert await said(child) == "asked"
@@ -155,7 +155,7 @@ async def test_a_process_waits_for_a_server_that_comes_late(tmp_path: Path) -> N
         assert child.stderr is not None
         assert json.loads(await child.stderr.readline())["event"] == "bus_error"
         async with NatsServer.start(tmp_path, port) as server:
-            bus = await NatsBus.connect(server.url, "default", "test")
+            bus = await NatsBus.connect(server.url, "default", "test", timeout=60)
             await ready(bus)
             await bus.close()
             child.send_signal(signal.SIGINT)
