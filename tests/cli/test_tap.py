@@ -58,7 +58,7 @@ def test_no_server_is_a_clear_error(closed_port: int, monkeypatch: pytest.Monkey
 @pytest.mark.system
 async def test_traffic_is_printed_as_it_passes(tmp_path: Path) -> None:
     async with NatsServer.start(tmp_path) as server:
-        bus = await NatsBus.connect(server.url, "default", "test")
+        bus = await NatsBus.connect(server.url, "default", "test", timeout=60)
         child = await asyncio.create_subprocess_exec(
             *(
                 sys.executable,
