@@ -81,8 +81,8 @@ async def test_a_chain_whose_source_pauses_within_a_block_breaks_nowhere(open_pe
 async def test_a_silent_sender_is_given_up_and_no_node_further_down(open_peers: OpenPeers) -> None:
     peers, blocks = await open_peers(3), some_blocks()
     source, target, last = peers
-    for peer in peers:
-        peer.least = LEAST_SECONDS
+    for one in peers:
+        one.least = LEAST_SECONDS
     source.hold(blocks, PausesInTheLast())
     flows = chain(*peers)
     receiving = [one.receive(described(blocks), *flows, to=peers) for one in (target, last)]
