@@ -18,7 +18,7 @@ from tests.observability import PROMETHEUS
 from tests.system.conftest import LIVESCALE
 
 PROGRAM = shutil.which("prometheus")
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 SCRAPE = "1s"
 
 

@@ -92,8 +92,10 @@ def by(spans: list[SeenSpan], service: str) -> list[str]:
 
 @pytest.mark.system
 async def test_a_request_that_waited_at_zero_is_linked_with_its_scale_and_the_scale_with_it(
-    traced: TracedSystem,
+    traced: TracedSystem, stage: SystemUnderLoad
 ) -> None:
+    async with watching(stage) as site:  # another test may have had instances
+        await site.rest(0, workers=3)
     spans = await asyncio.to_thread(traced.trace, await traced.ask(8))
     root = root_of(spans)
     assert root.attributes["gen_ai.operation.name"] == "text_completion"
