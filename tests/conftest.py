@@ -36,6 +36,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("LIVESCALE_DEVICE", "cpu")  # where there are GPUs too: tests that need one name it
 
+# Nothing of the user's own is asked or told: what tests start is on this machine, which no proxy leads to.
+for name in [name for name in os.environ if name.startswith(("OTEL_", "NATS_")) and name != "NATS_SERVER_BIN"]:
+    del os.environ[name]
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "localhost,127.0.0.1,::1"
+
 
 class BeforeUcx(MetaPathFinder):
     """Imports torch and llguidance before UCX, as no process of the system does it the other way round; in tests it
