@@ -42,7 +42,7 @@ def test_secrets_of_the_parent_are_not_passed_on(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_after_work_that_took_too_much_the_same_process_answers() -> None:
-    process = BoundedProcess(UPPER, "0.01", largest_answer=1 << 20)  # seconds; the first takes 3 to 10 times this
+    process = BoundedProcess(UPPER, "0.01", largest_answer=1 << 20)  # a quarter of the first, four of the second
     try:
         await process.start()
         assert process._process is not None
