@@ -43,18 +43,17 @@ os.environ["NO_PROXY"] = os.environ["no_proxy"] = "localhost,127.0.0.1,::1"
 
 
 class BeforeUcx(MetaPathFinder):
-    """Imports torch and llguidance before UCX, as no process of the system does it the other way round; in tests it
-    would depend on their order.
+    """Has UCX watch memory by rewriting code, as it does on machines with RDMA or GPUs.
 
-    Without RDMA devices and GPUs UCX replaces malloc in the libraries that are loaded by then. What it allocated is
-    freed by the libc's own `free` while these two load, which aborts the process.
+    Elsewhere it does so by the tables of libraries, and puts its own malloc there too. Libraries that free by the libc
+    what it gave them then abort the process: torch and llguidance while they load, jsonschema-rs when it is used. No
+    process of the system has one of these after UCX; in tests it would depend on their order.
     """
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         """Find nothing: those who find UCX come after this."""
         if fullname == "ucxx":
-            import llguidance  # noqa: F401
-            import torch  # noqa: F401
+            os.environ["UCX_MEM_MMAP_HOOK_MODE"] = "bistro"
 
 
 sys.meta_path.insert(0, BeforeUcx())
