@@ -151,6 +151,10 @@ async def test_a_loop_that_hangs_does_not_say_that_it_lives() -> None:
 async def test_on_every_address_the_port_goes_by_the_machines_name() -> None:
     async with Served().on("0.0.0.0:0") as served:
         assert served.address.startswith("box:")
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+async def test_an_address_of_ipv6_is_in_brackets() -> None:
     async with Served().on("[::1]:0") as served:
         assert served.address.startswith("[::1]:")
         assert (await served.ask("/live"))[0] == 200
