@@ -64,8 +64,8 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TracedSystem]:
     """A model at zero, three workers behind slow links."""
     with pytest.MonkeyPatch.context() as patch, collecting(patch.setenv) as collector:
         options = "--workers", str(WORKERS), "--min-instances", "0", "--live", "zigzag", "--link-rate", str(RATE)
-        options += ("--no-keep-parameters",)  # whichever instances there were before, a new one is sent all of them
-        with started(tmp_path_factory.mktemp("tracing"), *options) as system:
+        # Whichever instances there were before, a new one is sent all parameters.
+        with started(tmp_path_factory.mktemp("tracing"), *options, "--no-keep-parameters") as system:
             yield TracedSystem(system, collector)
 
 
