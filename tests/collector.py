@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 SETTINGS = {
     "OTEL_BSP_SCHEDULE_DELAY": "200",  # milliseconds
     "OTEL_METRIC_EXPORT_INTERVAL": "500",

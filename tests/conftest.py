@@ -4,6 +4,7 @@ import asyncio
 import gc
 import inspect
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -35,20 +36,24 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("LIVESCALE_DEVICE", "cpu")  # where there are GPUs too: tests that need one name it
 
+# Nothing of the user's own is asked or told: what tests start is on this machine, which no proxy leads to.
+for name in [name for name in os.environ if name.startswith(("OTEL_", "NATS_")) and name != "NATS_SERVER_BIN"]:
+    del os.environ[name]
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "localhost,127.0.0.1,::1"
+
 
 class BeforeUcx(MetaPathFinder):
-    """Imports torch and llguidance before UCX, as no process of the system does it the other way round; in tests it
-    would depend on their order.
+    """Has UCX watch memory by rewriting code, as it does on machines with RDMA or GPUs.
 
-    Without RDMA devices and GPUs UCX replaces malloc in the libraries that are loaded by then. What it allocated is
-    freed by the libc's own `free` while these two load, which aborts the process.
+    Elsewhere it does so by the tables of libraries, and puts its own malloc there too. Libraries that free by the libc
+    what it gave them then abort the process: torch and llguidance while they load, jsonschema-rs when it is used. No
+    process of the system has one of these after UCX; in tests it would depend on their order.
     """
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         """Find nothing: those who find UCX come after this."""
         if fullname == "ucxx":
-            import llguidance  # noqa: F401
-            import torch  # noqa: F401
+            os.environ["UCX_MEM_MMAP_HOOK_MODE"] = "bistro"
 
 
 sys.meta_path.insert(0, BeforeUcx())
@@ -101,6 +106,15 @@ def _no_leftovers(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.get_closest_marker("system"):
         left = _children() - before
         assert not left, f"processes left behind: {sorted(left)}"
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port of loopback that refuses connections. It is held without listening: a port that was let go may be taken
+    by any other test's connection or server meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 @pytest.fixture

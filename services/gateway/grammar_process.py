@@ -2,10 +2,9 @@
 
 import json
 import sys
-from functools import cached_property
 
 import msgspec
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
 
 from livescale.shared.messages.requests import MOST_GRAMMAR
@@ -33,6 +32,10 @@ class Tried(msgspec.Struct, frozen=True):
 class Trials:
     """Tries grammars in a bounded process, one after the other."""
 
+    def __init__(self) -> None:
+        # Once, and not as a part of a trial: it takes longer than most of them.
+        self._tokenizer = byte_tokenizer()
+
     def answer(self, data: bytes) -> bytes:
         """Try an encoded Trial, and return the encoded Tried."""
         trial = msgspec.msgpack.decode(data, type=Trial)
@@ -54,10 +57,6 @@ class Trials:
         if matcher.is_error():
             return Tried(refusal=_short(failure_of(matcher)))
         return Tried(grammar) if any(permitted) else Tried(refusal="no answer can meet it")
-
-    @cached_property
-    def _tokenizer(self) -> LLTokenizer:
-        return byte_tokenizer()
 
 
 def translate(trial: Trial) -> str:

@@ -3,29 +3,22 @@
 import asyncio
 import json
 import os
-import random
 import shutil
-import socket
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from livescale.services.supervisor.commands import LOOPBACK, nats_command
+from livescale.services.supervisor.commands import nats_command
 from livescale.services.supervisor.credentials import authorization, fresh_passwords
+from livescale.services.supervisor.ports import LOOPBACK, free_port
 from livescale.services.supervisor.processes import Supervisor
 from livescale.shared.bus.contract import BusError
 
-START_SECONDS = 10.0
+START_SECONDS = 30.0  # long, as a machine may be busy
 POLL_SECONDS = 0.02
-
-OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
-USUAL_OUTGOING = range(32_768, 61_000)  # Linux; IANA's begin later
-FIRST_PORT, LAST_PORT = 10_000, 65_535  # below are those of well-known services
-PORT_TRIES = 100
 
 
 class ServerError(BusError):
@@ -37,7 +30,11 @@ async def start_nats(supervisor: Supervisor, store: Path, namespace: str) -> Map
 
     Raises ServerError, and ChildFailed where the server does not stay up.
     """
-    port, name, passwords = free_port(), f"livescale-{os.getpid()}", fresh_passwords()
+    try:
+        port = free_port()
+    except OSError as error:
+        raise ServerError(f"{error.strerror}; set NATS_URL to a server that runs") from None
+    name, passwords = f"livescale-{os.getpid()}", fresh_passwords()
     config = write_config(store, name, port, authorization(passwords, namespace))
     cores = len(os.sched_getaffinity(0))
     supervisor.start(nats_command(find_server(os.environ), config, os.environ, cores))
@@ -88,32 +85,6 @@ def write_config(store: Path, name: str, port: int, authorization: Mapping[str, 
     path.touch(mode=0o600)
     path.write_bytes(msgspec.json.encode(config))
     return path
-
-
-def free_port() -> int:
-    """A port that nobody listens on, and that no outgoing connection gets: such a connection may take a port of its
-    range while the server starts again. Raises ServerError where none is found."""
-    for port in random.sample(lasting_ports(outgoing_ports()), PORT_TRIES):
-        with suppress(OSError), socket.create_server((LOOPBACK, port)):
-            return port
-    raise ServerError(f"of {PORT_TRIES} ports that were tried none is free; set NATS_URL to a server that runs")
-
-
-def lasting_ports(outgoing: range) -> Sequence[int]:
-    """The ports for servers: the larger part of what the system does not give to outgoing connections. Where these may
-    have nearly all, it is all ports."""
-    sides = range(FIRST_PORT, max(FIRST_PORT, outgoing.start)), range(outgoing.stop, LAST_PORT + 1)
-    widest = max(sides, key=len)
-    return widest if len(widest) >= PORT_TRIES else range(FIRST_PORT, LAST_PORT + 1)
-
-
-def outgoing_ports() -> range:
-    """The ports that the system gives to outgoing connections; those of most systems where it does not say."""
-    try:
-        first, last = map(int, OUTGOING.read_text().split())
-    except (OSError, ValueError):
-        return USUAL_OUTGOING
-    return range(first, last + 1)
 
 
 async def server_name(port: int) -> str | None:

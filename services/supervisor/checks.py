@@ -1,13 +1,12 @@
 """Checks of a system's settings before anything is started, and what `auto` stands for."""
 
 import os
-import socket
-from contextlib import ExitStack
 from pathlib import Path
 
 from msgspec.structs import asdict, replace
 
 from livescale.services.supervisor.model_settings import Bounds, ModelSettings
+from livescale.services.supervisor.ports import LAST_PORT, bind, free_ports
 from livescale.services.supervisor.settings import StackSettings
 from livescale.shared.memory.devices import CPU, count_gpus
 from livescale.shared.messages.model_spec import ModelSpec, ScalingBounds
@@ -16,8 +15,6 @@ from livescale.shared.model.automatic_form import FEWEST_GPUS, choose_form, has_
 from livescale.shared.model.latency import find_latency
 from livescale.shared.process.system_port import CannotListen, join_address, listen, split_address
 from livescale.shared.runtime.settings import check_plan_policy
-
-LAST_PORT = 65535
 
 
 class BadSettings(Exception):
@@ -168,11 +165,18 @@ def find_ports(settings: StackSettings) -> list[int]:
     first, count = settings.port, settings.gateways
     if first + count - 1 > LAST_PORT:
         raise BadSettings(f"{count} gateways from port {first} on go beyond {LAST_PORT}; choose a lower --port")
-    with ExitStack() as sockets:
-        return [
-            sockets.enter_context(bind_socket(settings.host, first and first + index)).getsockname()[1]
-            for index in range(count)
-        ]
+    port = first
+    try:
+        if not first:
+            return free_ports(settings.host, count)
+        for port in range(first, first + count):
+            bind(settings.host, port).close()
+    except OSError as error:
+        raise BadSettings(
+            f"cannot listen on {settings.host}:{port}: {error.strerror}; choose another --port (0 takes a free one) or "
+            "--host"
+        ) from None
+    return list(range(first, first + count))
 
 
 def check_system_ports(system_bind: str, count: int) -> None:
@@ -183,24 +187,6 @@ def check_system_ports(system_bind: str, count: int) -> None:
             listen(join_address(host, port)).close()
         except CannotListen as error:
             raise BadSettings(str(error)) from None
-
-
-def bind_socket(host: str, port: int) -> socket.socket:
-    """A socket bound to this address; port 0 takes a free one. Raises BadSettings."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with ExitStack() as cleanup:
-            bound = cleanup.enter_context(socket.socket(family, kind, protocol))
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(address)
-            cleanup.pop_all()
-            return bound
-    except OSError as error:
-        raise BadSettings(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port (0 takes a free one) or --host"
-        ) from None
 
 
 def _crossed(bounds: Bounds) -> str:

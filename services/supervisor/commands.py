@@ -19,7 +19,6 @@ CONTROL: tuple[ServiceName, ...] = ("registry", "router", "planner", "monitor")
 
 CLI = (sys.executable, "-m", "livescale.services.cli.main")
 NATS = "nats"
-LOOPBACK = "127.0.0.1"
 
 # The server wakes for each token. With as many threads as cores some of them spin at each, for more messages, and take
 # a core from the process that waits for the message. With one thread a message costs a fifth less, and comes sooner.

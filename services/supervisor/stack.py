@@ -49,7 +49,7 @@ from livescale.shared.subjects import PROCESS, REGISTER, SNAPSHOT
 
 POLL_SECONDS = 0.05
 CALL_SECONDS = 5.0
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS = 30.0  # long, as a machine may be busy
 
 Progress = Callable[[str], None]
 

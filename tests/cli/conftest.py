@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from livescale.services.cli import status
+from livescale.services.cli import connection, status, tap
 from livescale.shared.bus.contract import ServiceInfo
 from livescale.shared.bus.nats import NatsBus
 from tests.cli.answers import Answers
@@ -18,7 +18,10 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     for name in ("NATS_URL", "LIVESCALE_NATS_URL", "LIVESCALE_NAMESPACE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LIVESCALE_STATE_DIR", str(tmp_path))
-    monkeypatch.setattr(status, "REPORT_SECONDS", 0.3)  # no router reports, unless a test does it ten times as often
+    for module in (connection, tap):  # a busy machine may take longer than a user waits
+        monkeypatch.setattr(module, "CONNECT_SECONDS", 60.0)
+    monkeypatch.setattr(status, "MEMORY_SECONDS", 60.0)
+    monkeypatch.setattr(status, "REPORT_SECONDS", 0.3)  # no router reports, unless a test says so
     before = structlog.get_config()
     yield
     structlog.configure(**before)
@@ -32,7 +35,7 @@ async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
 
 @pytest.fixture
 async def bus(server: NatsServer) -> AsyncIterator[NatsBus]:
-    bus = await NatsBus.connect(server.url, "default", "test")
+    bus = await NatsBus.connect(server.url, "default", "test", timeout=60)
     yield bus
     await bus.close()
 

@@ -3,6 +3,9 @@
 import asyncio
 import json
 
+import pytest
+
+from livescale.services.cli import status
 from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.membership import (
     QueueLoad,
@@ -14,13 +17,15 @@ from tests.nats_server import NatsServer
 
 
 async def test_status_shows_processes_workers_and_the_routers_queues(
-    server: NatsServer, bus: NatsBus, answers: Answers
+    server: NatsServer, bus: NatsBus, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(status, "REPORT_SECONDS", 60.0)  # until the first report
+
     async def report() -> None:
         load = QueueLoad(model="tiny", waiting_requests=2, waiting_tokens=9, oldest_seconds=0.1, running=1)
         while True:
             bus.publish(HEARTBEAT, RouterReport(id="r", epoch=1, queues=[load]), service="router", id="r")
-            await asyncio.sleep(0.05)  # so often that the command need not wait for it
+            await asyncio.sleep(0.05)
 
     reporting = asyncio.create_task(report())
     result = await run(server, "status", "--json")

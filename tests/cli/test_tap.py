@@ -47,9 +47,9 @@ def test_what_is_no_message_is_said(data: bytes) -> None:
 
 
 @pytest.mark.system
-def test_no_server_is_a_clear_error(unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_server_is_a_clear_error(closed_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("livescale.services.cli.tap.CONNECT_SECONDS", 0.2)
-    url = f"nats://127.0.0.1:{unused_tcp_port}"
+    url = f"nats://127.0.0.1:{closed_port}"
     result = click.testing.CliRunner().invoke(tap, ["--nats-url", url, "--limit", "1"])
     assert result.exit_code == 1
     assert url in result.output
@@ -58,7 +58,7 @@ def test_no_server_is_a_clear_error(unused_tcp_port: int, monkeypatch: pytest.Mo
 @pytest.mark.system
 async def test_traffic_is_printed_as_it_passes(tmp_path: Path) -> None:
     async with NatsServer.start(tmp_path) as server:
-        bus = await NatsBus.connect(server.url, "default", "test")
+        bus = await NatsBus.connect(server.url, "default", "test", timeout=60)
         child = await asyncio.create_subprocess_exec(
             *(
                 sys.executable,
@@ -73,7 +73,7 @@ async def test_traffic_is_printed_as_it_passes(tmp_path: Path) -> None:
             env=os.environ | {"NATS_URL": server.url},
         )
         talking = asyncio.create_task(talk(bus))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             out, _ = await child.communicate()
         talking.cancel()
         await asyncio.wait([talking])

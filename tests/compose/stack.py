@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from livescale.services.supervisor.bus_server import free_port
+from livescale.services.supervisor.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 KEY = "sesame"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from livescale.services.supervisor.bus_server import free_port
+from livescale.services.supervisor.ports import free_port
 from tests.compose.conftest import no_image
 from tests.compose.stack import ComposeStack, docker, running
 from tests.compose.streams import MODEL, loaded, serve

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from livescale.services.supervisor.bus_server import free_port
+from livescale.services.supervisor.ports import free_port
 from tests.docs.pages import ROOT
 from tests.docs.shell import Shell, terminal, type_page
 

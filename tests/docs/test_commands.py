@@ -8,7 +8,7 @@ import pytest
 import livescale.services.gateway
 from docs.tools.described import find_function
 from livescale.load.machines import CannotEmulate, Network, network
-from livescale.services.supervisor.bus_server import free_port
+from livescale.services.supervisor.ports import free_port
 from tests.docs.conftest import Typed
 from tests.docs.pages import DOCS, ROOT, Block, blocks
 from tests.docs.shell import RUN, as_typed, terminal, type_page

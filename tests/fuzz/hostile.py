@@ -16,7 +16,7 @@ from livescale.shared.messages.message import Message
 from livescale.shared.simulation.local_bus import LocalBroker
 from tests.shared.messages.test_message import messages
 
-ANSWER_SECONDS = 20.0
+ANSWER_SECONDS = 60.0
 LARGE = {"a mebibyte": "x" * 1_000_000, "a long list": [0] * 100_000}
 KNOWN = ["worker-0", "worker-1", "host-0", "gateway-0", "m", "instance-1", "scale-1", "r-1"]
 ODD: list[Any] = [

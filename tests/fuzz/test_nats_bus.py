@@ -106,7 +106,7 @@ class Stranger:
 
     async def answer(self) -> bytes:
         """Return the headers of the next message."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not (line := await self._reader.readline()).startswith(b"HMSG"):
                 assert line
             return await self._reader.readexactly(int(line.split()[-2]))
@@ -116,7 +116,7 @@ class Stranger:
         with suppress(ConnectionError):
             self._writer.write(b"PING\r\n")
             await self._writer.drain()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while (line := await self._reader.readline()) and not line.startswith(b"PONG"):
                     pass
 
@@ -144,7 +144,9 @@ async def echoing() -> AsyncIterator[tuple[int, NatsBus, NatsBus]]:
 
     with tempfile.TemporaryDirectory() as directory:
         async with NatsServer.start(Path(directory) / "nats") as server:
-            serving, asking = [await NatsBus.connect(server.url, "test", name) for name in ("echo-0", "asker-0")]
+            serving, asking = [
+                await NatsBus.connect(server.url, "test", name, timeout=60) for name in ("echo-0", "asker-0")
+            ]
             await serving.serve(INFO, [Endpoint(SAY, say)])
             try:
                 yield int(server.url.rsplit(":", 1)[1]), serving, asking
@@ -165,7 +167,7 @@ def test_whatever_bytes_come_the_bus_reads_on(said: list[tuple[bytes, bytes, byt
                     await someone.heard()
             await asyncio.gather(works(asking), works(serving))
             asking.publish(HEARTBEAT, Beat(service="router", id="router-0", epoch=7), service="router", id="router-0")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while (await anext(aiter(beats))).message.epoch != 7:
                     pass
             assert (serving.counts["reconnects"], asking.counts["reconnects"]) == (0, 0)
@@ -177,7 +179,7 @@ def test_whatever_bytes_come_the_bus_reads_on(said: list[tuple[bytes, bytes, byt
 
 async def works(bus: NatsBus) -> None:
     spec = ModelSpec(name="m", path="/m")
-    assert (await bus.call(SAY, Register(spec=spec), timeout=5)).model == "m"
+    assert (await bus.call(SAY, Register(spec=spec), timeout=60)).model == "m"
 
 
 @pytest.mark.parametrize("block", BLOCKS)

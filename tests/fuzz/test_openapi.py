@@ -31,7 +31,7 @@ CHECKS = [
 ]
 PER_OPERATION = 10
 GUARDED = ("/v1/", "/v2/", "/admin/", "/tokenize", "/detokenize", "/pooling", "/classify", "/score", "/rerank")
-SECONDS = 10.0  # for any answer
+SECONDS = 60.0  # for any answer
 KEYS = """
 - {name: alice, key: "alice's", requests-per-minute: 20, tokens-per-minute: 400, max-concurrent: 2}
 - {name: bob, key: "bob's"}
@@ -65,10 +65,10 @@ def gateway(**settings: object) -> Iterator[str]:
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
-    assert listening.wait(30)
+    assert listening.wait(60)
     yield told["url"]
     told["loop"].call_soon_threadsafe(told["stop"])
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive()
 
 

@@ -29,7 +29,7 @@ def test_whatever_frames_come_a_gateway_serves_on(fired: list[Shot]) -> None:
             for shot in fired:
                 fire(served.broker, shot)
             going.set_result(None)
-            status, body = await asyncio.wait_for(asking, 10)
+            status, body = await asyncio.wait_for(asking, 60)
             assert (status, body["usage"]["completion_tokens"]) == (200, 3)
 
     asyncio.run(main())

@@ -1,5 +1,6 @@
 """What tests ask of a gateway, and what they have routers and workers say to it."""
 
+from livescale.services.gateway.request_stream import RequestStream
 from livescale.shared.messages.membership import LeaseChanged, RouterReport
 from livescale.shared.messages.requests import RequestLost, TokenFrame, Tokens
 from livescale.shared.subjects import HEARTBEAT, LEASE, TOKENS
@@ -29,6 +30,12 @@ async def router_waits(served: ServedGateway) -> float:
         lines = (await answer.text()).splitlines()
     [line] = [line for line in lines if line.startswith("livescale_gateway_router_waits")]
     return float(line.rsplit(" ", 1)[1])
+
+
+def only_stream(served: ServedGateway) -> RequestStream:
+    """The gateway's stream of the only request under way."""
+    [stream] = served.gateway._streams._streams.values()
+    return stream
 
 
 def lose(served: ServedGateway, request_id: str) -> None:

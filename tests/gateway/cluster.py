@@ -128,6 +128,10 @@ class Cluster:
         """Become the active router."""
         self.leave_office = await self.bus.serve(INFO, [Endpoint(SUBMIT, self._submit)])
 
+    def made(self) -> int:
+        """How many tokens were generated, of all requests."""
+        return sum(len(row.token_ids) for rows in self._sent.values() for row in rows)
+
     def hang_before(self, position: int) -> "asyncio.Future[None]":
         """Requests that are not resumed stop there until the future has a result."""
         released: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -105,7 +105,7 @@ def port_of(served: ServedGateway) -> int:
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
-    """Wait until it holds; ten seconds at most."""
-    async with asyncio.timeout(10):
+    """Wait until it holds; a minute at most."""
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110 whatever it is that is waited for, it sets no event
             await asyncio.sleep(0.002)

@@ -21,6 +21,7 @@ from tests.clocks import LoopClock
 from tests.gateway.asking import (
     ASK,
     WHOLE,
+    only_stream,
     streamed,
     token_ids,
 )
@@ -89,7 +90,7 @@ async def test_a_request_without_a_token_until_its_deadline_is_a_504(served: Ser
     never = asyncio.get_running_loop().create_future()
     served.cluster.before = lambda request, position: never
     for stream in (False, True):
-        status, body = await served.post("/v1/completions", {**ASK, "timeout": 0.05, "stream": stream})
+        status, body = await served.post("/v1/completions", {**ASK, "timeout": 0.5, "stream": stream})
         assert (status, body["error"]["code"]) == (504, "timeout")
     await eventually(lambda: len(served.cluster.cancelled) == 2)
     assert served.cluster.contexts[0].deadline == pytest.approx(served.cluster.submitted[0].deadline, abs=1)
@@ -158,7 +159,7 @@ async def test_a_client_that_leaves_stops_the_worker_itself(served: ServedGatewa
     served.cluster.hang_before(3)
     asking = asyncio.create_task(streamed(served))
     await eventually(lambda: served.cluster.hanging)
-    await asyncio.sleep(0.02)  # until the client has its first tokens
+    await eventually(lambda: only_stream(served).received == 3)
     asking.cancel()
     await eventually(lambda: served.cluster.stopped == [served.cluster.submitted[0].request_id])
 

@@ -34,7 +34,7 @@ async def asking(served: ServedGateway, body: object, version: str = "HTTP/1.1")
 async def read_all(client: socket.socket) -> bytes:
     """Until the server's end; raises ConnectionResetError where it cut the connection."""
     read, loop = bytearray(), asyncio.get_running_loop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while data := await loop.sock_recv(client, 65536):
             read += data
     return bytes(read)
@@ -81,7 +81,7 @@ async def test_a_client_that_pauses_and_reads_on_gets_everything(checkpoint: Pat
         await eventually(lambda: len(served.cluster.submitted) == 16)
         await asyncio.sleep(0.3)  # the pause
         read, loop = b"", asyncio.get_running_loop()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while b"[DONE]" not in read:
                 read += await loop.sock_recv(client, 65536)
         assert read.count(b'"index":') == 16 * 200

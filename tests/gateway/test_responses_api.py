@@ -96,7 +96,7 @@ async def background(served: ServedGateway) -> Response:
 
 
 async def status_of(served: ServedGateway, id: str, wanted: str) -> Response:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             found = await served.client.responses.retrieve(id)
             if found.status == wanted:

@@ -18,7 +18,7 @@ from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import LEASE, REPLAY, TOKENS
 from tests.clocks import LoopClock
-from tests.gateway.asking import ASK, WHOLE, dies, taken_over, takes_office, token_ids
+from tests.gateway.asking import ASK, WHOLE, dies, only_stream, taken_over, takes_office, token_ids
 from tests.gateway.conftest import ServedGateway, eventually, serve_gateway
 from tests.gateway.reports import WORKER
 
@@ -48,7 +48,7 @@ async def test_a_worker_that_has_forgotten_the_request_is_left(served: ServedGat
 
 async def test_a_worker_that_is_missed_twice_is_left(served: ServedGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first time it may only be about to reconnect. It dies before the router knows of it."""
-    monkeypatch.setattr("livescale.services.gateway.request_stream.SILENCE_SECONDS", 0.02)
+    monkeypatch.setattr("livescale.services.gateway.request_stream.SILENCE_SECONDS", 0.2)
     never = asyncio.get_running_loop().create_future()
     sent = list[str]()
 
@@ -58,7 +58,14 @@ async def test_a_worker_that_is_missed_twice_is_left(served: ServedGateway, monk
 
     served.broker.lose = watch
     served.cluster.worker = "worker-9"  # answers nothing
-    served.cluster.before = lambda request, position: never if position == 3 and not request.generated else None
+
+    def before(request: Submit, position: int) -> "asyncio.Future[None] | None":
+        if request.generated:
+            served.cluster.worker = WORKER
+            return None
+        return never if position == 3 else None
+
+    served.cluster.before = before
     assert await token_ids(served) == WHOLE
     assert [one.generated for one in served.cluster.submitted] == [[], WHOLE[:3]]
     assert sent.count("worker.worker-9.replay") == 2
@@ -164,11 +171,12 @@ async def test_a_worker_that_gave_a_request_away_need_not_know_it_any_more(
     served: ServedGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("livescale.services.gateway.request_stream.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("livescale.services.gateway.streams.ABSENT_SECONDS", 60.0)  # for this one to be absent twice
     held = served.cluster.hang_before(3)
 
     async def give_away() -> None:
         taken_over(served, "worker-9", 3)
-        await asyncio.sleep(0.01)  # until the stream knows of it
+        await eventually(lambda: only_stream(served).worker == "worker-9")
 
     served.cluster.before_replay = give_away
     served.cluster.replay_refusal = Refusal(404, "no such request")
@@ -184,29 +192,32 @@ async def test_a_worker_that_gave_a_request_away_need_not_be_there(
     served: ServedGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("livescale.services.gateway.request_stream.SILENCE_SECONDS", 0.05)
-    monkeypatch.setattr("livescale.services.gateway.streams.ABSENT_SECONDS", 0.1)
+    monkeypatch.setattr("livescale.services.gateway.streams.ABSENT_SECONDS", 1.0)
     served.cluster.worker = "worker-9"  # answers nothing
     held = served.cluster.hang_before(3)
     asking = asyncio.create_task(token_ids(served))
     await eventually(lambda: served.cluster.hanging)
-    await asyncio.sleep(0.08)  # it was missed once
+    await eventually(lambda: only_stream(served).absences == 1)
     taken_over(served, WORKER, 3)
-    await asyncio.sleep(0.1)  # time in which it would go elsewhere
+    await asyncio.sleep(1.2)  # time in which it would go elsewhere
     held.set_result(None)
     assert await asking == WHOLE
     assert len(served.cluster.submitted) == 1
 
 
-async def test_tokens_made_while_the_bus_was_away_are_asked_for_at_once(served: ServedGateway) -> None:
+async def test_tokens_made_while_the_bus_was_away_are_asked_for_at_once(
+    served: ServedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("livescale.services.gateway.request_stream.SILENCE_SECONDS", 600.0)
     held = served.cluster.hang_before(3)
     asking = asyncio.create_task(token_ids(served))
     await eventually(lambda: served.cluster.hanging)
-    await asyncio.sleep(0.02)  # until the tokens before have come
+    await eventually(lambda: only_stream(served).received == 3)
     served.broker.down()
     held.set_result(None)  # the rest is generated although no reader is left
-    await asyncio.sleep(0.05)  # until all are made
+    await eventually(lambda: served.cluster.made() == len(WHOLE))
     served.broker.up()
-    async with asyncio.timeout(0.9):  # sooner than after a silence
+    async with asyncio.timeout(60):  # sooner than after a silence
         assert await asking == WHOLE
     assert [replay.index for replay in served.cluster.replayed] == [3]
 
@@ -216,7 +227,7 @@ async def test_tokens_of_another_version_are_not_taken_and_their_worker_is_stopp
     held = served.cluster.hang_before(4)
     asking = asyncio.create_task(token_ids(served))
     await eventually(lambda: len(served.cluster.submitted) == 1)
-    await asyncio.sleep(0.1)  # until the tokens before have come
+    await eventually(lambda: only_stream(served).received == 4)
     request = served.cluster.submitted[0]
     row = Tokens(request_id=request.request_id, index=4, token_ids=[99])
     frame = TokenFrame(worker=WORKER, step=9, rows=[row], version="v-2")

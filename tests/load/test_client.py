@@ -17,7 +17,7 @@ def asks(count: int, at: float = 0.0) -> list[Ask]:
     return [Ask(index, at, [1, 2, 3], 4) for index in range(count)]
 
 
-async def send(server: ScriptedServer, requests: list[Ask], timeout: float = 10.0) -> list[RequestRecord]:
+async def send(server: ScriptedServer, requests: list[Ask], timeout: float = 60.0) -> list[RequestRecord]:
     records: list[RequestRecord] = []
     async with server.serving() as url, open_session(url, "", timeout) as session:
         await send_open_loop(LoadClient(session, "tiny", SystemClock(), Tally()), requests, records)
@@ -49,7 +49,8 @@ async def test_a_good_stream_is_recorded_token_by_token() -> None:
     ],
 )
 async def test_a_stream_that_is_not_complete_says_why(act: str, fault: str) -> None:
-    good, bad = await send(ScriptedServer(["good", act]), [Ask(0, 0.0, [1], 4), Ask(1, 0.05, [1], 4)])
+    server = ScriptedServer(["good", act])
+    [(good,), (bad,)] = [await send(server, asks(1)) for _ in range(2)]
     assert find_fault(good) is None
     assert re.match(fault, find_fault(bad) or "")
 
@@ -60,11 +61,11 @@ async def test_a_server_that_hangs_ends_the_record_at_its_time_limit() -> None:
 
 
 async def test_arrivals_are_kept_while_the_server_is_slow() -> None:
-    server = ScriptedServer(token_seconds=0.05)
+    server = ScriptedServer(token_seconds=0.5)
     records = await send(server, [Ask(index, index * 0.01, [1], 4) for index in range(10)])
     dues = [record.due - records[0].due for record in records]
     assert dues == [pytest.approx(index * 0.01) for index in range(10)]
-    assert all(record.sent - record.due < 0.1 for record in records)
+    assert all(record.sent - record.due < 1.0 for record in records)
     assert records[-1].sent < records[0].ended  # the last was sent before the first had ended
 
 

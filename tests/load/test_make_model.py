@@ -121,9 +121,11 @@ def test_an_empty_directory_is_filled(tmp_path: Path) -> None:
 
 
 def test_two_who_make_the_same_model_at_once_both_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = tiny_checkpoint("qwen2")
+
     def write_while_another_finishes(directory: Path, *_: object) -> None:
-        shutil.copytree(tiny_checkpoint("qwen2"), directory, dirs_exist_ok=True)
-        shutil.copytree(tiny_checkpoint("qwen2"), tmp_path / "made")
+        shutil.copytree(whole, directory, dirs_exist_ok=True)
+        shutil.copytree(whole, tmp_path / "made")
 
     monkeypatch.setattr(module, "_write", write_while_another_finishes)
     assert make_model(tmp_path / "made", "qwen2", "tiny", 7) == tmp_path / "made"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from livescale.services.supervisor.processes import ProcessCommand
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 
 class Log:
@@ -33,7 +33,7 @@ def is_alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it ended before it was looked for, or before it was read
         return False
 
 

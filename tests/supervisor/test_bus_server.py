@@ -2,20 +2,16 @@
 
 import os
 import signal
-import socket
 import stat
 import sys
 from pathlib import Path
 
 import pytest
 
-from livescale.services.supervisor import bus_server
+from livescale.services.supervisor import bus_server, ports
 from livescale.services.supervisor.bus_server import (
     ServerError,
     find_server,
-    free_port,
-    lasting_ports,
-    outgoing_ports,
     server_name,
     start_nats,
 )
@@ -61,7 +57,7 @@ async def test_a_bus_can_be_opened_at_once_and_returns_after_the_server_died(tmp
     log = Log()
     async with Supervisor(log) as supervisor:
         url = (await start_nats(supervisor, tmp_path, "default"))["operator"]
-        bus = await NatsBus.connect(url, "default", "test")
+        bus = await NatsBus.connect(url, "default", "test", timeout=60)
         try:
             server = supervisor.children["nats"]
             assert server.pid is not None
@@ -88,50 +84,11 @@ async def test_another_server_on_the_port_is_noticed(tmp_path: Path, monkeypatch
                 await start_nats(supervisor, tmp_path / "ours", "default")
 
 
-def test_the_port_is_free_and_no_outgoing_connection_gets_it() -> None:
-    outgoing = outgoing_ports()
-    for _ in range(20):
-        port = free_port()
-        assert port not in outgoing
-        socket.create_server(("127.0.0.1", port)).close()
-
-
-def test_a_port_that_is_taken_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        taken = listening.getsockname()[1]
-        monkeypatch.setattr(bus_server, "lasting_ports", lambda outgoing: [taken] * bus_server.PORT_TRIES)
-        with pytest.raises(ServerError, match=r"none is free; set NATS_URL"):
-            free_port()
-
-
-@pytest.mark.parametrize(
-    ("outgoing", "ports"),
-    [
-        (range(32_768, 61_000), range(10_000, 32_768)),
-        (range(1_024, 50_000), range(50_000, 65_536)),
-        (range(49_152, 65_536), range(10_000, 49_152)),
-        (range(1_024, 65_536), range(10_000, 65_536)),  # there is no better one
-    ],
-)
-def test_ports_for_servers_are_those_that_outgoing_connections_do_not_get(outgoing: range, ports: range) -> None:
-    assert lasting_ports(outgoing) == ports
-
-
-@pytest.mark.parametrize(
-    ("said", "ports"),
-    [("32768\t60999\n", range(32_768, 61_000)), ("nothing", range(32_768, 61_000)), ("2000 2999", range(2_000, 3_000))],
-)
-def test_the_system_says_which_ports_are_outgoing(
-    said: str, ports: range, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "range").write_text(said)
-    monkeypatch.setattr(bus_server, "OUTGOING", tmp_path / "range")
-    assert outgoing_ports() == ports
-
-
-def test_a_system_that_does_not_say_it_has_the_usual_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bus_server, "OUTGOING", tmp_path / "none")
-    assert outgoing_ports() == range(32_768, 61_000)
+async def test_without_a_free_port_the_remedy_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "PORT_TRIES", 0)
+    async with Supervisor(Log()) as supervisor:
+        with pytest.raises(ServerError, match=r"of 0 ports that were tried 0 are free; set NATS_URL"):
+            await start_nats(supervisor, tmp_path, "default")
 
 
 async def test_without_the_program_the_remedy_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ def test_only_those_keep_state_who_ask_for_it(role: str) -> None:
 async def buses(tmp_path: Path, *roles: str) -> AsyncIterator[list[NatsBus]]:
     async with Supervisor(lambda name, line: None) as supervisor:
         urls = await start_nats(supervisor, tmp_path, "default")
-        opened = [await NatsBus.connect(urls[role], "default", f"{role}-0") for role in roles]
+        opened = [await NatsBus.connect(urls[role], "default", f"{role}-0", timeout=60) for role in roles]
         try:
             yield opened
         finally:
@@ -96,8 +96,18 @@ async def test_without_a_credential_the_server_is_closed(tmp_path: Path) -> None
         url = (await start_nats(supervisor, tmp_path, "default"))["worker"]
         bare = "nats://" + url.rpartition("@")[2]
         for wrong in (bare, bare.replace("//", "//worker:wrong@"), bare.replace("//", "//nobody:x@")):
-            with pytest.raises(Disconnected, match=r"(?i)authorization violation"):
-                await NatsBus.connect(wrong, "default", "worker-0", timeout=0.5)
+            assert "authorization violation" in await refusal(wrong)
+
+
+async def refusal(url: str) -> str:
+    """What the server says to a client with this address, which tries until its time is over. A busy machine needs more
+    time than most."""
+    for seconds in (0.5, 2.0, 10.0, 60.0):
+        with pytest.raises(Disconnected) as refused:
+            await NatsBus.connect(url, "default", "worker-0", timeout=seconds)
+        if not str(refused.value).endswith(": "):
+            break
+    return str(refused.value).lower()
 
 
 @pytest.mark.system
@@ -111,7 +121,7 @@ async def test_a_worker_cannot_answer_for_the_registry(tmp_path: Path) -> None:
             await gateway.call(SNAPSHOT, AskSnapshot(), timeout=0.5)
         assert worker.counts["errors"] >= 1
         await registry.serve(ServiceInfo("registry", "registry-0", "true"), [Endpoint(SNAPSHOT, snapshot)])
-        assert await gateway.call(SNAPSHOT, AskSnapshot(), timeout=2.0)
+        assert await gateway.call(SNAPSHOT, AskSnapshot(), timeout=60)
 
 
 @pytest.mark.system
@@ -127,7 +137,7 @@ async def test_a_gateway_cannot_command_a_worker_and_a_worker_cannot_depose_anot
         stale = await worker.subscribe(STALE, id="worker-0")
         with pytest.raises(CallTimeout):
             await gateway.call(DRAIN, Drain(instance="false", epoch=1), timeout=0.3, id="worker-0")
-        await planner.call(DRAIN, Drain(instance="true", epoch=1), timeout=2.0, id="worker-0")
+        await planner.call(DRAIN, Drain(instance="true", epoch=1), timeout=60, id="worker-0")
         assert drained == ["true"]
         worker.publish(STALE, Stale(id="worker-0", epoch=1), id="worker-0")
         registry.publish(STALE, Stale(id="worker-0", epoch=2), id="worker-0")
@@ -144,7 +154,7 @@ async def test_a_worker_keeps_no_state(tmp_path: Path, monkeypatch: pytest.Monke
         await registry.keep_events()
         monkeypatch.setattr(jetstream, "TIMEOUT_SECONDS", 0.5)  # the server answers nothing
         with pytest.raises(Exception, match=r"did not answer|JetStream"):
-            await asyncio.wait_for(worker.kv.put("models.a", Named(model="b")), 6)
+            await asyncio.wait_for(worker.kv.put("models.a", Named(model="b")), 60)
 
 
 @pytest.mark.system
@@ -154,12 +164,12 @@ async def test_operators_use_the_servers_own_tools(tmp_path: Path) -> None:
 
     async with Supervisor(lambda name, line: None) as supervisor:
         urls = await start_nats(supervisor, tmp_path, "default")
-        bus = await NatsBus.connect(urls["host"], "default", "host-0")
+        bus = await NatsBus.connect(urls["host"], "default", "host-0", timeout=60)
         client = await nats.connect(urls["operator"], allow_reconnect=False)
         try:
             await bus.serve(ServiceInfo("host", "host-0", "cache"), [Endpoint(METRICS, metrics, {"id": "host-0"})])
-            assert b'"host-0"' in (await client.request("$SRV.PING", timeout=2)).data
-            assert b"x 1" in (await client.request("livescale.default.proc.host-0.metrics", b"{}", timeout=2)).data
+            assert b'"host-0"' in (await client.request("$SRV.PING", timeout=60)).data
+            assert b"x 1" in (await client.request("livescale.default.proc.host-0.metrics", b"{}", timeout=60)).data
             assert (await client.jetstream().account_info()).streams == 0
         finally:
             await client.close()

@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from livescale.services.cli.main import cli
-from livescale.services.supervisor.bus_server import find_server, free_port
+from livescale.services.supervisor.bus_server import find_server
 from livescale.services.supervisor.credentials import OPERATOR, ROLES
 from livescale.services.supervisor.credentials_command import CONFIG, LISTEN, MONITORING
+from livescale.services.supervisor.ports import free_port
 from livescale.shared.bus.contract import BusError, Disconnected
 from livescale.shared.bus.identity import NatsFiles, with_login
 from livescale.shared.bus.nats import NatsBus

@@ -56,7 +56,7 @@ def test_the_supervisor_works_on_uvloop_too() -> None:
 async def test_a_process_that_dies_at_once_is_given_up_with_its_last_words() -> None:
     async with Supervisor(Log(), make_policy=quick_policy) as supervisor:
         supervisor.start(python("broken", "raise SystemExit('no such arena')"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             failure = await supervisor.failed()
         assert "no such arena" in str(failure)
         assert "exit status 1" in str(failure)
@@ -85,7 +85,7 @@ async def test_a_stubborn_process_is_killed_after_its_grace() -> None:
         assert pid is not None
         started_at = time.monotonic()
     assert not is_alive(pid)
-    assert time.monotonic() - started_at < 5
+    assert time.monotonic() - started_at < 50  # it would sleep longer
 
 
 async def test_what_a_process_started_ends_with_it() -> None:
@@ -126,7 +126,7 @@ async def test_a_process_gets_its_environment_and_its_priority() -> None:
         assert log.of("child")[0] == "blue True"
         pid = supervisor.children["child"].pid
         assert pid is not None
-        assert nice_of(pid) == nice_of(0) + 7
+        assert nice_of(pid) == min(nice_of(0) + 7, 19)
 
 
 async def test_a_line_without_end_is_kept_too() -> None:
@@ -140,7 +140,7 @@ async def test_a_program_that_is_not_there_is_named() -> None:
     async with Supervisor(Log(), make_policy=quick_policy) as supervisor:
         command = python("absent", "")
         supervisor.start(type(command)("absent", ("/nowhere/program",)))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert "/nowhere/program: No such file or directory" in str(await supervisor.failed())
 
 

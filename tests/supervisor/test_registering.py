@@ -38,7 +38,7 @@ async def stack() -> AsyncIterator[Stack]:
     await made.bus.close()
 
 
-async def register(stack: Stack, registry: Registry, seconds: float = 5.0) -> None:
+async def register(stack: Stack, registry: Registry, seconds: float = 60.0) -> None:
     info = ServiceInfo("registry", "registry-0", "refuses at first")
     await stack.bus.serve(info, [Endpoint(REGISTER, registry.register)])
     await stack._register(SPEC, asyncio.get_running_loop().time() + seconds)
@@ -50,9 +50,13 @@ async def test_a_refusal_for_the_moment_is_waited_out(stack: Stack) -> None:
     assert registry.left == 0
 
 
-@pytest.mark.parametrize(("retry_after_ms", "seconds"), [(None, 5.0), (1_000, 0.04)])
-async def test_a_refusal_that_stays_fails_the_start(stack: Stack, retry_after_ms: int | None, seconds: float) -> None:
+@pytest.mark.parametrize(("retry_after_ms", "pause"), [(None, 0.1), (1_000, 600.0)], ids=["for good", "too late"])
+async def test_a_refusal_that_stays_fails_the_start(
+    stack: Stack, retry_after_ms: int | None, pause: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is for good, or for the moment, where no time is left for another try."""
+    monkeypatch.setattr("livescale.services.supervisor.stack.POLL_SECONDS", pause)
     registry = Registry(1_000, retry_after_ms)
     with pytest.raises(StackFailed, match="no host service is alive"):
-        await register(stack, registry, seconds)
+        await register(stack, registry)
     assert registry.left == 999

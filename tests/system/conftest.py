@@ -25,7 +25,7 @@ from tests.checkpoints import tiny_checkpoint
 LIVESCALE = Path(sys.executable).with_name("livescale")
 MIB = 1024 * 1024
 READY_SECONDS = 120.0
-COMMAND_SECONDS = 60.0
+COMMAND_SECONDS = 120.0
 NOTHING_MORE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -96,7 +96,7 @@ def start(
 
 def stop(system: System) -> int:
     system.process.send_signal(signal.SIGINT)
-    code = system.process.wait(30)
+    code = system.process.wait(READY_SECONDS)
     assert system.process.stdout is not None
     system.process.stdout.close()
     return code

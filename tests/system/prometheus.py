@@ -13,12 +13,12 @@ from typing import Any
 import aiohttp
 import yaml
 
-from livescale.services.supervisor.bus_server import free_port
+from livescale.services.supervisor.ports import free_port
 from tests.observability import PROMETHEUS
 from tests.system.conftest import LIVESCALE
 
 PROGRAM = shutil.which("prometheus")
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 SCRAPE = "1s"
 
 

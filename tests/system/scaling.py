@@ -36,7 +36,7 @@ from tests.system.under_load import SystemUnderLoad
 
 MODEL_BYTES = {"m": 4_350_080, "half": 2_175_040}  # of the tiny model in float32 and in bfloat16, five blocks
 WORKERS = 4
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 120.0
 ROUNDS = 3  # a worker whose heartbeat is late on a busy machine gets nothing until it comes
 
 LAYERS_RUN = "livescale_worker_live_layers_total"
@@ -139,7 +139,7 @@ class ScalingSystem:
 
     async def have(self, instances: int) -> None:
         """Wait for exactly that many instances, and none of the other model."""
-        models = (await self.bus.call(MODELS, AskModels(), timeout=5)).models
+        models = (await self.bus.call(MODELS, AskModels(), timeout=PATIENCE_SECONDS)).models
         for entry in models:
             wanted = instances if entry.spec.name == self.model else 0
             spec = replace(
@@ -149,7 +149,7 @@ class ScalingSystem:
                 downscale_delay_s=600.0,
                 downscale_to_zero_delay_s=600.0,
             )
-            await self.bus.call(REGISTER, Register(spec=spec), timeout=5)
+            await self.bus.call(REGISTER, Register(spec=spec), timeout=PATIENCE_SECONDS)
 
     def load(self) -> asyncio.Task[list[RequestRecord]]:
         return asyncio.create_task(self.loaded.load())
@@ -195,7 +195,7 @@ class ScalingSystem:
                         await self.bus.call(SCALE, Scale(model=model, instances=wanted), timeout=5)
 
     async def signal(self, id: str, sign: signal.Signals) -> int:
-        members = (await self.bus.call(SNAPSHOT, AskSnapshot(), timeout=5)).members
+        members = (await self.bus.call(SNAPSHOT, AskSnapshot(), timeout=PATIENCE_SECONDS)).members
         pid = next(member.pid for member in members if member.id == id)
         os.kill(pid, sign)
         return pid
@@ -203,7 +203,7 @@ class ScalingSystem:
 
 @asynccontextmanager
 async def watching(loaded: SystemUnderLoad) -> AsyncIterator[ScalingSystem]:
-    bus = await NatsBus.connect(loaded.system.nats_url, "default", "test")
+    bus = await NatsBus.connect(loaded.system.nats_url, "default", "test", timeout=PATIENCE_SECONDS)
     watch = BusWatch()
 
     async def follow(topic: Any) -> None:
@@ -224,7 +224,7 @@ async def count(scaling: ScalingSystem, metric: str, *processes: str) -> float:
     """Sum a metric over these processes, or over all workers that are there."""
     total = 0.0
     for id in processes or scaling.watch.reports:
-        text = (await scaling.bus.call(METRICS, AskMetrics(), timeout=5, id=id)).text
+        text = (await scaling.bus.call(METRICS, AskMetrics(), timeout=PATIENCE_SECONDS, id=id)).text
         total += sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(metric))
     return total
 

@@ -14,7 +14,7 @@ from tests.checkpoints import copy_checkpoint
 from tests.system.conftest import System, started
 from tests.system.test_holding import body, eventually, sleeps, stream, token_ids
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")

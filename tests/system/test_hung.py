@@ -13,7 +13,7 @@ import pytest
 
 from tests.system.conftest import System, started
 
-BACK_SECONDS = 40.0  # a command that asks a registry which hangs takes seconds as well
+BACK_SECONDS = 120.0  # a command that asks a registry which hangs takes seconds as well
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ def make_streams(version: str, lengths: Sequence[int], apart_seconds: float) -> 
 
 
 def warning(system: System, path: str) -> object:
-    with urllib.request.urlopen(system.url + path, timeout=20) as answer:
+    with urllib.request.urlopen(system.url + path, timeout=120) as answer:
         body = json.load(answer)
     return body["warning"] if path == "/ready" else body["data"][0]["livescale"]["warning"]
 

@@ -17,7 +17,7 @@ from tests.system.conftest import System, started
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 120.0
 ASK = {"model": "m", "prompt": [5, 6, 7, 8], "max_tokens": 24, "temperature": 0, "return_token_ids": True}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from livescale.services.supervisor.bus_server import free_port
+from livescale.services.supervisor.ports import free_port
 from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.scaling import AskScales, Scale, ScaleRecord
 from livescale.shared.subjects import SCALE, SCALES
@@ -71,13 +71,13 @@ class Watched:
 
     async def scale(self, instances: int) -> ScaleRecord:
         """Have so many instances; the record of that scale once it has ended."""
-        accepted = await self.bus.call(SCALE, Scale(model="m", instances=instances), timeout=5)
+        accepted = await self.bus.call(SCALE, Scale(model="m", instances=instances), timeout=PATIENCE_SECONDS)
         return await self.ended(accepted.scale_id)
 
     async def ended(self, id: str | None) -> ScaleRecord:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
-                answer = await self.bus.call(SCALES, AskScales(model="m"), timeout=5)
+                answer = await self.bus.call(SCALES, AskScales(model="m"), timeout=PATIENCE_SECONDS)
                 for record in answer.records:
                     if record.id == id and record.state in ("done", "failed"):
                         return record
@@ -106,8 +106,6 @@ async def watched(directory: Path) -> AsyncIterator[Watched]:
         "socket",
         "--disaggregation",
         "on",
-        "--port",
-        str(free_port()),
     )
     async with AsyncExitStack() as cleanup:
         server = await cleanup.enter_async_context(NatsServer.start(directory / "nats", port))
@@ -115,7 +113,7 @@ async def watched(directory: Path) -> AsyncIterator[Watched]:
             start, directory, "--nats-url", server.url, "--link-rate", str(LINK_RATE), *options
         )
         cleanup.push_async_callback(asyncio.to_thread, stop, system)
-        bus = await NatsBus.connect(server.url, "default", "test")
+        bus = await NatsBus.connect(server.url, "default", "test", timeout=PATIENCE_SECONDS)
         cleanup.push_async_callback(bus.close)
         env = {**os.environ, "NATS_URL": server.url}
         reader = await cleanup.enter_async_context(prometheus(directory, env))
@@ -201,7 +199,7 @@ async def lose_a_worker_while_it_loads(site: Watched) -> None:
     ]
     for pid in spares:
         os.kill(pid, signal.SIGSTOP)
-    accepted = await site.bus.call(SCALE, Scale(model="m", instances=2), timeout=5)
+    accepted = await site.bus.call(SCALE, Scale(model="m", instances=2), timeout=PATIENCE_SECONDS)
     await asyncio.sleep(0.3)
     for pid in spares:
         os.kill(pid, signal.SIGKILL)

@@ -18,7 +18,7 @@ TAKEN = re.compile(r'^livescale_kv_transfers_total\{.*process="(\S+?)".*\} (\S+)
 
 def taken(system: System) -> dict[str, float]:
     """How many requests were taken over from each worker that prefilled them."""
-    with urllib.request.urlopen(system.url + "/metrics/all", timeout=20) as answer:
+    with urllib.request.urlopen(system.url + "/metrics/all", timeout=120) as answer:
         return {worker: float(count) for worker, count in TAKEN.findall(answer.read().decode())}
 
 
@@ -27,7 +27,7 @@ def give_roles(system: System, **roles: str) -> None:
     for worker, role in roles.items():
         body = json.dumps({"worker": worker.replace("_", "-"), "role": role}).encode()
         request = urllib.request.Request(system.url + "/admin/v1/role", body, {"content-type": "application/json"})
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             assert json.load(answer)["role"] == role
 
 

@@ -17,6 +17,7 @@ from tests.system.under_load import SystemUnderLoad, at_once
 RATE = 2e6  # bytes a second: two seconds for the whole model
 CALLER = "b7ad6b7169203331"
 BURST = 9
+WORKERS = 3
 
 
 @dataclass
@@ -62,8 +63,9 @@ class TracedSystem:
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TracedSystem]:
     """A model at zero, three workers behind slow links."""
     with pytest.MonkeyPatch.context() as patch, collecting(patch.setenv) as collector:
-        options = "--workers", "3", "--min-instances", "0", "--live", "zigzag", "--link-rate", str(RATE)
-        with started(tmp_path_factory.mktemp("tracing"), *options) as system:
+        options = "--workers", str(WORKERS), "--min-instances", "0", "--live", "zigzag", "--link-rate", str(RATE)
+        # Whichever instances there were before, a new one is sent all parameters.
+        with started(tmp_path_factory.mktemp("tracing"), *options, "--no-keep-parameters") as system:
             yield TracedSystem(system, collector)
 
 
@@ -92,8 +94,10 @@ def by(spans: list[SeenSpan], service: str) -> list[str]:
 
 @pytest.mark.system
 async def test_a_request_that_waited_at_zero_is_linked_with_its_scale_and_the_scale_with_it(
-    traced: TracedSystem,
+    traced: TracedSystem, stage: SystemUnderLoad
 ) -> None:
+    async with watching(stage) as site:  # another test may have had instances
+        await site.rest(0, workers=WORKERS)
     spans = await asyncio.to_thread(traced.trace, await traced.ask(8))
     root = root_of(spans)
     assert root.attributes["gen_ai.operation.name"] == "text_completion"
@@ -127,6 +131,7 @@ async def test_a_request_that_changes_hands_during_a_live_scale_stays_one_trace(
     traced: TracedSystem, stage: SystemUnderLoad
 ) -> None:
     async with watching(stage) as site:
+        await site.rest(1, workers=WORKERS)
         await site.have(2)
         await site.watch.until(lambda: bool(targets(site)), "a worker is live")
         ids = await asyncio.gather(*(traced.ask(20, 200) for _ in range(BURST)))

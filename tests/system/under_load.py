@@ -21,12 +21,13 @@ from livescale.load.client import LoadClient, open_session, send_open_loop
 from livescale.load.engine_alone import undisturbed
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.stats import Tally
+from livescale.shared.bus.contract import BusError
 from livescale.shared.messages.parameters import DType, Family, KvCacheDType, Layout
 from livescale.shared.runtime.clock import SystemClock
 from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import LIVESCALE, System
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 120.0
 TOGETHER, APART_SECONDS = 3, 0.65  # so many streams begin at once, and others so much later
 KILL_AT = 0.75  # a tenth of a second into streams that begin together, at each instance some
 SERVICES = 7
@@ -124,14 +125,18 @@ class SystemUnderLoad:
     def rest(self, serving: int, spare: int) -> None:
         """Wait until every process that was killed is back. For a while after its death a process keeps its lease."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            self.status = self.system.status()
-            services = {one["service"] for one in self.status["processes"] if one["lease"] == "alive"}
-            counts = len(self.workers("serving")), len(self.workers("spare")), len(services)
-            if counts == (serving, spare, SERVICES) and not self.killed & set(self.pids().values()):
-                return
+        while (counts := self._counts()) != (serving, spare, SERVICES) or self.killed & set(self.pids().values()):
             assert time.monotonic() < deadline, f"serving, spare, services: {counts}"
             time.sleep(0.2)
+
+    def _counts(self) -> tuple[int, int, int] | None:
+        """Workers that serve, those that are spare, and services; None while a killed registry starts again."""
+        try:
+            self.status = self.system.status()
+        except BusError:
+            return None
+        services = {one["service"] for one in self.status["processes"] if one["lease"] == "alive"}
+        return len(self.workers("serving")), len(self.workers("spare")), len(services)
 
 
 @contextmanager
@@ -143,7 +148,7 @@ def another(system: System, service: str, id: str, *options: str) -> Iterator[su
         yield process
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE_SECONDS)
 
 
 async def register(url: str, spec: dict[str, Any]) -> None:

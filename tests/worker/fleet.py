@@ -51,7 +51,7 @@ from tests.worker.serving import random_prompt, serve, submit
 CONTEXT = 256
 TICKET = 7
 CHUNK_BYTES = 64 * 1024
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 
 
 @dataclass
@@ -143,7 +143,7 @@ class Fleet:
 
     async def load(self, worker: str, upstream: Node, plan: str = "plan-1", ticket: int = TICKET) -> None:
         command = self.command(worker, Inflow(ticket=ticket, upstream=upstream), plan=plan)
-        await self.bus.call(LOAD, command, timeout=5, id=worker)
+        await self.bus.call(LOAD, command, timeout=60, id=worker)
 
     def feed(self, first: str, ticket: int = TICKET) -> asyncio.Task[None]:
         """Send the parameters to the first worker of a chain, as a host would."""
@@ -165,13 +165,13 @@ class Fleet:
             chunk_bytes=CHUNK_BYTES,
             epoch=1,
         )
-        await self.bus.call(SEND, command, timeout=5, id=source)
+        await self.bus.call(SEND, command, timeout=60, id=source)
 
     async def whole(self, *workers: str) -> None:
         await self.until(lambda: set(workers) <= {t.node for t in self.transfers if t.state == "whole"})
 
     async def serve(self, worker: str) -> None:
-        await self.bus.call(SERVE, Serve(plan_id="plan-1", instance=f"m-{worker}", epoch=1), timeout=5, id=worker)
+        await self.bus.call(SERVE, Serve(plan_id="plan-1", instance=f"m-{worker}", epoch=1), timeout=60, id=worker)
 
     async def serving(self, worker: str) -> None:
         """It is sent the parameters, and serves."""
@@ -181,7 +181,7 @@ class Fleet:
         await self.serve(worker)
 
     async def admit(self, worker: str, request: Submit) -> None:
-        await self.bus.call(ADMIT, Admit(request=request), timeout=5, id=worker)
+        await self.bus.call(ADMIT, Admit(request=request), timeout=60, id=worker)
 
     async def finished(self, request_id: str) -> list[int]:
         """The tokens of a request that ended, checked to be in order and without a gap."""

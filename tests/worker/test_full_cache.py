@@ -63,7 +63,7 @@ async def test_a_full_worker_drains_to_its_end_with_the_right_tokens_whoever_is_
         async with fleet("w-1", kv_bytes=MIB) as made:
             expected = undisturbed(made, others)
             await fill(made, [*others, last])
-            await made.bus.call(DRAIN, Drain(instance="m-w-1", epoch=1), timeout=5, id="w-1")
+            await made.bus.call(DRAIN, Drain(instance="m-w-1", epoch=1), timeout=60, id="w-1")
             made.bus.publish(CANCEL_WORK, Cancel(request_id=last.request_id), id="w-1")
             assert len(await made.finished(last.request_id)) < 210
             for request in others:

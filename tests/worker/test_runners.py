@@ -40,5 +40,5 @@ from livescale.shared.runtime.clock import SystemClock
 runner_maker(WorkerSettings(engine="modelled"), CPU)(SystemClock())
 print("torch" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=240)
     assert done.stdout.strip() == "False"

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
@@ -107,7 +108,7 @@ class RolesBench:
             phase = (number + 0.5) / SWITCHES
             switch = partial(RolesBenchSystem.switch, asks=self.loads.flow, worker=WORKERS[number % 2], phase=phase)
             self.done.switches.append(await self.sampled(switch))
-        for record in (*mixed_rows(self.done), *switch_rows(self.done)):
+        for record in chain(mixed_rows(self.done), switch_rows(self.done)):
             self.printer.emit(record)
 
     async def calibrate(self) -> None:

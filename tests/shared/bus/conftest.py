@@ -82,12 +82,18 @@ async def server(tmp_path: Path) -> AsyncIterator[RealServer]:
     await server.down()
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the server's echo may take long."""
+    monkeypatch.setattr("livescale.shared.bus.nats.FLUSH_SECONDS", 60.0)
+
+
 @pytest.fixture
 async def nats_net(server: RealServer) -> AsyncIterator[Net]:
     buses: list[Bus] = []
 
     async def connect(name: str) -> Bus:
-        bus = await NatsBus.connect(server.url, "test", name)
+        bus = await NatsBus.connect(server.url, "test", name, timeout=60)
         buses.append(bus)
         return bus
 

@@ -106,7 +106,7 @@ async def connected() -> AsyncIterator[tuple[SturdyClient, asyncio.StreamReader]
 
 async def test_what_the_kernel_does_not_take_at_once_follows_in_order() -> None:
     commands = [b"%d" % number * 20_000 for number in range(10)]
-    async with connected() as (client, peer), asyncio.timeout(10):
+    async with connected() as (client, peer), asyncio.timeout(60):
         written: list[bytes] = []
         while client.write(commands[len(written) % 10]):  # until too much waits
             written.append(commands[len(written) % 10])

@@ -9,9 +9,9 @@ from livescale.shared.bus.contract import (
 from livescale.shared.bus.nats import NatsBus
 
 
-async def test_a_server_that_is_not_there_is_named(unused_tcp_port: int) -> None:
-    with pytest.raises(Disconnected, match=f"no NATS server at nats://127.0.0.1:{unused_tcp_port} within 0.3 s"):
-        await NatsBus.connect(f"nats://127.0.0.1:{unused_tcp_port}", "test", "a", timeout=0.3)
+async def test_a_server_that_is_not_there_is_named(closed_port: int) -> None:
+    with pytest.raises(Disconnected, match=f"no NATS server at nats://127.0.0.1:{closed_port} within 0.3 s"):
+        await NatsBus.connect(f"nats://127.0.0.1:{closed_port}", "test", "a", timeout=0.3)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ async def test_a_malformed_address_is_refused_by_name(url: str) -> None:
         await NatsBus.connect(url, "test", "a")
 
 
-async def test_a_password_in_the_address_is_not_shown(unused_tcp_port: int) -> None:
+async def test_a_password_in_the_address_is_not_shown(closed_port: int) -> None:
     with pytest.raises(Disconnected) as absent:
-        await NatsBus.connect(f"nats://me:secret@127.0.0.1:{unused_tcp_port}", "test", "a", timeout=0.2)
+        await NatsBus.connect(f"nats://me:secret@127.0.0.1:{closed_port}", "test", "a", timeout=0.2)
     assert "secret" not in str(absent.value)

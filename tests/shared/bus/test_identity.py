@@ -12,7 +12,8 @@ from typing import Any
 import nkeys
 import pytest
 
-from livescale.services.supervisor.bus_server import find_server, free_port, server_name
+from livescale.services.supervisor.bus_server import find_server, server_name
+from livescale.services.supervisor.ports import free_port
 from livescale.shared.bus.contract import BusError, Disconnected
 from livescale.shared.bus.identity import NatsFiles, connect_options, hide_password, inbox_prefix
 from livescale.shared.bus.nats import NatsBus
@@ -57,7 +58,7 @@ async def server(directory: Path, config: Mapping[str, Any]) -> AsyncIterator[in
         find_server({}), "--config", str(path), stderr=asyncio.subprocess.DEVNULL
     )
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await server_name(port) is None:  # noqa: ASYNC110 another program
                 await asyncio.sleep(0.01)
         yield port

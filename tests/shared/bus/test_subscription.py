@@ -35,7 +35,7 @@ async def test_no_process_speaks_for_another_on_its_own_subject(net: Net) -> Non
         sender.publish(HEARTBEAT, false, service="worker", id="worker-0")
     sender.publish(HEARTBEAT, WorkerReport(id="worker-1", epoch=1, state="spare"), service="worker", id="worker-0")
     sender.publish(HEARTBEAT, WorkerReport(id="worker-0", epoch=1, state="spare"), service="worker", id="worker-0")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert (await anext(aiter(beats))).message.id == "worker-0"
     assert reader.counts["undecodable"] == 3
 
@@ -107,7 +107,7 @@ async def test_readers_end_when_the_bus_closes(net: Net) -> None:
     reading = asyncio.create_task(read())
     await asyncio.sleep(0)
     await bus.close()
-    assert await asyncio.wait_for(reading, 1) == []
+    assert await asyncio.wait_for(reading, 60) == []
 
 
 async def test_each_message_goes_to_one_of_several_readers_and_one_that_gives_up_takes_none(net: Net) -> None:
@@ -118,7 +118,7 @@ async def test_each_message_goes_to_one_of_several_readers_and_one_that_gives_up
     readers[0].cancel()
     for number in range(2):
         sender.publish(CANCEL, Cancel(request_id=f"req-{number}"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         came = await asyncio.gather(*readers, return_exceptions=True)
     assert isinstance(came[0], asyncio.CancelledError)
     assert [one.message.request_id for one in came[1:] if not isinstance(one, BaseException)] == ["req-0", "req-1"]
@@ -130,7 +130,7 @@ async def test_a_reader_that_is_woken_and_gives_up_wakes_the_next() -> None:
     await asyncio.sleep(0)
     subscription.deliver(CANCEL.pattern, encode(Cancel(request_id="req-0"), json=CANCEL.json))
     readers[0].cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert (await readers[1]).message.request_id == "req-0"
 
 
@@ -150,7 +150,7 @@ async def test_each_message_is_taken_in_order_until_the_subscription_is_closed(n
     await asyncio.sleep(0)
     for number in range(3, 6):
         sender.publish(CANCEL, Cancel(request_id=f"req-{number}"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await last.wait()
         await cancels.close()
         await reading
@@ -170,7 +170,7 @@ async def test_what_a_taker_raises_ends_its_reading() -> None:
     for number in range(2):
         subscription.deliver(CANCEL.pattern, cancelled(number))
     with pytest.raises(ValueError, match="not this one"):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await reading
     assert taken == ["req-0"]
 

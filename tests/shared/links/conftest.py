@@ -1,6 +1,8 @@
 """Two links of one transport within this process, connected both ways."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import pytest
@@ -27,9 +29,19 @@ def settings(request: pytest.FixtureRequest) -> LinkSettings:
 
 async def connected(settings: LinkSettings) -> Pair:
     a, b = await open_link(settings), await open_link(settings)
-    to_b = await a.connect(b.address, timeout=5)
-    to_a = await b.connect(a.address, timeout=5)
+    to_b = await a.connect(b.address, timeout=60)
+    to_a = await b.connect(a.address, timeout=60)
     return Pair(a=a, b=b, to_a=to_a, to_b=to_b)
+
+
+def count_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not is_so():  # noqa: ASYNC110 - the other process, or UCX, has something to do
+            await asyncio.sleep(0.01)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ async def run(transport: str) -> None:
     link = await open_link(LinkSettings(transport=transport))  # type: ignore[arg-type]
     sys.stdout.write(link.address.hex() + "\n")
     sys.stdout.flush()
-    peer = await link.connect(bytes.fromhex(sys.stdin.readline()), timeout=5)
+    peer = await link.connect(bytes.fromhex(sys.stdin.readline()), timeout=60)
     for tag in range(1_000_000):
         await peer.send(tag, Buffer(memoryview(bytes(CHUNK))), timeout=60)
 

@@ -31,7 +31,9 @@ def test_memory_can_be_read_here() -> None:
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of system calls are those of x86-64")
 def test_a_seccomp_filter_is_told_with_its_remedy() -> None:
-    said = subprocess.run([sys.executable, "-c", FILTER], check=True, capture_output=True, text=True, timeout=60).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", FILTER], check=True, capture_output=True, text=True, timeout=240
+    ).stdout
     assert "Operation not permitted: a seccomp filter" in said
     assert "--cap-add SYS_PTRACE" in said
 

@@ -76,14 +76,14 @@ async def test_both_ends_count_what_moved_and_the_link_itself_counts_nothing(pai
     a, b = (MeteredLink(link, meter) for link, meter in zip((pair.a, pair.b), meters, strict=True))
     assert (a.address, b.address) == (pair.a.address, pair.b.address)
     to_b, to_a = await asyncio.gather(
-        a.connect(b.address, timeout=5, channel=7), b.connect(a.address, timeout=5, channel=7)
+        a.connect(b.address, timeout=60, channel=7), b.connect(a.address, timeout=60, channel=7)
     )
     assert to_b.path.name
     for one, other in ((to_b, to_a), (pair.to_b, pair.to_a)):  # metered, and as parameters go
         into = bytearray(10_000)
         await asyncio.gather(
-            one.send(1, Buffer(memoryview(bytes(10_000))), timeout=5),
-            other.receive(1, Buffer(memoryview(into)), timeout=5),
+            one.send(1, Buffer(memoryview(bytes(10_000))), timeout=60),
+            other.receive(1, Buffer(memoryview(into)), timeout=60),
         )
     assert meters[0].rates == {b.address: PeerRates(sent=10_000 / FADE_SECONDS)}
     assert meters[1].rates == {a.address: PeerRates(received=10_000 / FADE_SECONDS)}
@@ -93,7 +93,7 @@ async def test_both_ends_count_what_moved_and_the_link_itself_counts_nothing(pai
 
 async def test_what_did_not_arrive_does_not_count(pair: Pair) -> None:
     meter = Meter(Clock())
-    peer = await MeteredLink(pair.a, meter).connect(pair.b.address, timeout=5)
+    peer = await MeteredLink(pair.a, meter).connect(pair.b.address, timeout=60)
     with pytest.raises(LinkError):
         await peer.receive(3, Buffer(memoryview(bytearray(10))), timeout=0.05)
     assert meter.rates == {}

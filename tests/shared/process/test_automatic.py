@@ -1,5 +1,6 @@
 """Ids and addresses that a process chooses itself."""
 
+import secrets
 import socket
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 from livescale.shared.process.automatic import CannotChoose, address_towards, chosen, claim_number, id_prefix
 from livescale.shared.runtime.settings import LinkSettings
 
-NAMESPACE = f"test-{id(object())}"
+NAMESPACE = f"test-{secrets.token_hex(8)}"
 CLAIM = """
 import sys
 from livescale.shared.process.automatic import claim_number
@@ -51,7 +52,7 @@ def test_the_number_of_a_process_that_was_killed_is_free_again() -> None:
         with claim_number(NAMESPACE) as number:
             assert number == 1
         other.kill()
-        other.wait(10)
+        other.wait(60)
     with claim_number(NAMESPACE) as number:
         assert number == 0
 

@@ -61,4 +61,4 @@ import sys
 import livescale.services.gateway.{module}
 assert not {{"asyncio", "livescale.services.gateway.bodies", "livescale.shared.bus"}} & set(sys.modules)
 """
-    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=240, check=False).returncode == 0

@@ -5,13 +5,14 @@ import json
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from livescale.services.supervisor.ports import free_port
 from livescale.shared.bus.contract import Bus, CallTimeout, ServiceAbsent
 from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.membership import AskMetrics
@@ -59,7 +60,7 @@ async def process(
 
 async def ready(bus: Bus) -> str:
     """Wait until the process answers, and return its metrics."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             try:
                 return (await bus.call(METRICS, AskMetrics(), timeout=1, id="monitor-7")).text
@@ -70,20 +71,20 @@ async def ready(bus: Bus) -> str:
 async def said(child: asyncio.subprocess.Process) -> str:
     """Wait for the next line that the process prints."""
     assert child.stdout is not None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return (await child.stdout.readline()).decode().strip()
 
 
 async def end(child: asyncio.subprocess.Process) -> tuple[int | None, str, list[dict[str, object]]]:
     """End the process; return exit code, stdout and the events on stderr."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         out, err = await child.communicate()
     return child.returncode, out.decode(), [json.loads(line) for line in err.splitlines()]
 
 
 async def test_a_process_answers_for_its_metrics_and_stops_when_asked(tmp_path: Path) -> None:
     async with NatsServer.start(tmp_path) as server, process(server.url) as child:
-        bus = await NatsBus.connect(server.url, "default", "test")
+        bus = await NatsBus.connect(server.url, "default", "test", timeout=60)
         text = await ready(bus)
         assert "livescale_things_total 0.0" in text
         assert "process_resident_memory_bytes" in text
@@ -112,9 +113,9 @@ SLOW = """
 
 async def test_a_process_that_is_stopped_answers_what_it_was_asked_before_its_actor_ends(tmp_path: Path) -> None:
     async with NatsServer.start(tmp_path) as server, process(server.url, SLOW) as child:
-        bus = await NatsBus.connect(server.url, "default", "test")
+        bus = await NatsBus.connect(server.url, "default", "test", timeout=60)
         assert await said(child) == "serves"
-        call = asyncio.create_task(bus.call(DECISIONS, AskDecisions(), timeout=5))
+        call = asyncio.create_task(bus.call(DECISIONS, AskDecisions(), timeout=60))
         assert await said(child) == "asked"
         child.send_signal(signal.SIGTERM)
         assert (await call).decisions == []
@@ -148,22 +149,21 @@ async def test_a_refusal_to_join_is_told_in_a_line(tmp_path: Path) -> None:
         assert (code, events[-1]["event"], events[-1]["error"]) == (1, "process_refused", "the id is taken")
 
 
-async def test_a_process_waits_for_a_server_that_comes_late(tmp_path: Path, unused_tcp_port: int) -> None:
-    async with process(f"nats://127.0.0.1:{unused_tcp_port}") as child:
+async def test_a_process_waits_for_a_server_that_comes_late(tmp_path: Path) -> None:
+    port = free_port()
+    async with process(f"nats://127.0.0.1:{port}") as child:
         assert child.stderr is not None
         assert json.loads(await child.stderr.readline())["event"] == "bus_error"
-        async with NatsServer.start(tmp_path, unused_tcp_port) as server:
-            bus = await NatsBus.connect(server.url, "default", "test")
+        async with NatsServer.start(tmp_path, port) as server:
+            bus = await NatsBus.connect(server.url, "default", "test", timeout=60)
             await ready(bus)
             await bus.close()
             child.send_signal(signal.SIGINT)
             assert (await end(child))[0] == 0
 
 
-async def test_its_system_port_says_that_it_waits_for_the_server_and_then_that_it_serves(
-    tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
-) -> None:
-    bus, system = unused_tcp_port_factory(), f"127.0.0.1:{unused_tcp_port_factory()}"
+async def test_its_system_port_says_that_it_waits_for_the_server_and_then_that_it_serves(tmp_path: Path) -> None:
+    bus, system = free_port(), f"127.0.0.1:{free_port()}"
     async with (
         aiohttp.ClientSession(f"http://{system}") as http,
         process(f"nats://127.0.0.1:{bus}", system_bind=system),
@@ -172,7 +172,7 @@ async def test_its_system_port_says_that_it_waits_for_the_server_and_then_that_i
         assert (waiting[0], json.loads(waiting[1])["reason"]) == (503, "the bus is disconnected")
         assert (await ask(http, "/live"))[0] == 200
         assert "livescale_bus_connected 0.0" in (await ask(http, "/metrics"))[1]
-        async with NatsServer.start(tmp_path, bus), asyncio.timeout(10):
+        async with NatsServer.start(tmp_path, bus), asyncio.timeout(60):
             while (await ask(http, "/ready"))[0] != 200:  # noqa: ASYNC110  # another process's state
                 await asyncio.sleep(0.02)
             metrics = (await ask(http, "/metrics"))[1]
@@ -182,7 +182,7 @@ async def test_its_system_port_says_that_it_waits_for_the_server_and_then_that_i
 
 async def ask(http: aiohttp.ClientSession, path: str) -> tuple[int, str]:
     """Status and body of an answer, once somebody listens."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             try:
                 async with http.get(path) as answer:
@@ -200,8 +200,8 @@ async def test_a_system_port_that_is_taken_ends_the_process_with_what_to_do() ->
     assert str(events[-1]["reason"]).startswith(f"system-bind: cannot listen on {address}: Address already in use")
 
 
-async def test_a_process_can_be_stopped_while_it_waits_for_the_server(unused_tcp_port: int) -> None:
-    async with process(f"nats://127.0.0.1:{unused_tcp_port}") as child:
+async def test_a_process_can_be_stopped_while_it_waits_for_the_server(closed_port: int) -> None:
+    async with process(f"nats://127.0.0.1:{closed_port}") as child:
         assert child.stderr is not None
         await child.stderr.readline()
         child.send_signal(signal.SIGTERM)

@@ -135,11 +135,11 @@ def test_a_cluster_of_250_hosts_is_a_short_file_and_read_at_once(tmp_path: Path)
         "leaves: [{name: leaf, count: 16, uplink: 1.6 Tbps}]\n"
         f"hosts: [{{name: a, count: 250, {HOST}, {GPUS.replace('count: 2', 'count: 8')}}}]"
     )
-    started_at = time.perf_counter()
+    started_at = time.process_time()
     topology = read_topology(path)
     assert len(topology.gpus) == 2000
     assert len(topology.places) == 2250
-    assert time.perf_counter() - started_at < 5  # 0.05 s on an idle machine
+    assert time.process_time() - started_at < 5  # 0.05 s on an idle machine
 
 
 @pytest.mark.parametrize(

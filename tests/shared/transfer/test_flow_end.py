@@ -13,6 +13,8 @@ from tests.clocks import LoopClock
 from tests.shared.transfer.transfer_peer import OpenPeers, chain, described, some_blocks
 from tests.shared.transfer.virtual_link import NO_LINK, here
 
+LEAST_SECONDS = 2.0  # of silence, after which a sender is given up
+
 
 class Listener:
     """A peer that takes all messages, and notes what came when."""
@@ -60,14 +62,16 @@ class PausesInTheLast(ReadyBlocks):
 async def test_a_chain_whose_source_pauses_within_a_block_breaks_nowhere(open_peers: OpenPeers) -> None:
     peers, blocks = await open_peers(4), some_blocks()
     source, *targets = peers
+    for peer in peers:
+        peer.least = LEAST_SECONDS
     pause = PausesInTheLast()
     source.hold(blocks, pause)
     receiving = [target.receive(described(blocks), *chain(*peers), to=peers) for target in targets]
     for peer in peers:
         peer.send(*chain(*peers), to=peers)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await targets[-1].verified.wait_ready(2)
-        await asyncio.sleep(1.3 * Timeouts().least)
+        await asyncio.sleep(1.3 * LEAST_SECONDS)
         assert [target.broken for target in targets] == [[], [], []]
         pause.goes_on.set()
         await asyncio.gather(*receiving)
@@ -77,15 +81,17 @@ async def test_a_chain_whose_source_pauses_within_a_block_breaks_nowhere(open_pe
 async def test_a_silent_sender_is_given_up_and_no_node_further_down(open_peers: OpenPeers) -> None:
     peers, blocks = await open_peers(3), some_blocks()
     source, target, last = peers
+    for one in peers:
+        one.least = LEAST_SECONDS
     source.hold(blocks, PausesInTheLast())
     flows = chain(*peers)
     receiving = [one.receive(described(blocks), *flows, to=peers) for one in (target, last)]
     target.send(*flows, to=peers)
     end = FlowEnd(source.part(), 1, target.node)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         peer = await end.connect(source.link)
         for chunk in (await end.hear(peer)).chunks[:10]:  # and then not a word
-            await peer.send(end.tag(chunk), source.part().buffer(chunk), timeout=5)
+            await peer.send(end.tag(chunk), source.part().buffer(chunk), timeout=60)
         await target.lost.wait()
     assert "nothing arrived for" in target.broken[0][1].reason
     assert last.broken == []

@@ -64,7 +64,7 @@ async def test_a_chain_on_one_machine_maps_the_copy_and_moves_nothing(
         peer.send(*chain(*peers), to=peers)
     for index in range(len(blocks)):  # block by block, as they are read from a disk
         ready.add(index)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await targets[-1].verified.wait_ready(index)
     await asyncio.gather(*receiving)
     for target in targets:
@@ -83,7 +83,7 @@ async def test_where_one_end_shares_nothing_everything_is_sent(
     source.hold(blocks, shared=bool(shared))
     receiving = target.receive(described(blocks), *chain(*peers), to=peers)
     source.send(*chain(*peers), to=peers)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await receiving
     assert target.memory == blocks
     assert came_by(target) == (sum(SIZES), 0)
@@ -96,7 +96,7 @@ async def test_what_a_hop_received_over_the_link_it_sends_on(stack: AsyncExitSta
     receiving = [target.receive(described(blocks), *chain(*peers), to=peers) for target in targets]
     for peer in peers:
         peer.send(*chain(*peers), to=peers)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.gather(*receiving)
     assert [came_by(target) for target in targets] == [(sum(SIZES), 0)] * 2
 
@@ -112,7 +112,7 @@ async def test_lanes_from_a_neighbour_and_from_elsewhere_make_whole_blocks(
     receiving = target.receive(described(blocks), *flows, to=peers)
     for peer in (near, far):
         peer.send(*flows, to=peers)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await receiving
     assert target.memory == blocks
     assert sum(came_by(target)) == sum(SIZES)
@@ -125,7 +125,7 @@ async def test_what_is_mapped_outlives_its_source(stack: AsyncExitStack, executo
     source.hold(blocks, shared=True)
     receiving = target.receive(described(blocks), *chain(*peers), to=peers)
     source.send(*chain(*peers), to=peers)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await receiving
     source.memory = []
     gc.collect()
@@ -143,7 +143,7 @@ async def test_damaged_memory_is_noticed_and_the_block_comes_over_the_link(
     flows = [flow(1, bad, target), flow(2, good, target)]
     receiving = target.receive(described(blocks), flows[0], to=peers)
     bad.send(*flows, to=peers)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await target.lost.wait()
         assert "has checksum" in target.broken[0][1].reason
         good.send(*flows, to=peers)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from livescale.services.supervisor.bus_server import free_port
 from tests.system.conftest import started
 from tests.system.under_load import SystemUnderLoad, make_streams
 
@@ -24,8 +23,8 @@ def loaded(log: Path) -> Iterator[SystemUnderLoad]:
     """Three workers, two of which serve; two routers. SIGUSR1 hangs any of them, and they wake again."""
     streams = make_streams("m", "float32", COUNT, TOKENS)
     instances = ("--workers", "3", "--min-instances", "2", "--max-instances", "2")
-    # A port of its own, so that a gateway that is started again is found where it was. What hangs is to wake by itself.
-    alone = ("--transport", "socket", "--port", str(free_port()), "--routers", "2", "--kill-hung-s", "0")
+    # What hangs is to wake by itself.
+    alone = ("--transport", "socket", "--routers", "2", "--kill-hung-s", "0")
     paths = Path(__file__).with_name("hang"), *filter(None, [os.environ.get("PYTHONPATH")])
     environment = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "HANG_SECONDS": str(HANG_SECONDS)}
     with started(log.parent, *instances, *alone, environment=environment) as running:

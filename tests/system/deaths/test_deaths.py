@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from livescale.services.supervisor.bus_server import free_port
+from livescale.services.supervisor.ports import free_port
 from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import System
 from tests.system.deaths.conftest import TOKENS

@@ -15,7 +15,7 @@ MOVED = re.compile(r"^livescale_kv_moves_total\{.*\} (\S+)", re.MULTILINE)
 
 def moved(system: System) -> float:
     """How many requests went from one worker to another while they were decoded."""
-    with urllib.request.urlopen(system.url + "/metrics/all", timeout=20) as answer:
+    with urllib.request.urlopen(system.url + "/metrics/all", timeout=120) as answer:
         return sum(map(float, MOVED.findall(answer.read().decode())))
 
 

@@ -100,12 +100,12 @@ async def test_what_was_asked_for_is_done_though_nobody_waits_for_it_any_more(ru
 
     def work() -> None:
         began.set()
-        go_on.wait(5)
+        go_on.wait(60)
         done.append("first")
 
     first = asyncio.create_task(runner.call(work))
     queued = asyncio.create_task(runner.call(lambda: done.append("queued")))
-    await asyncio.to_thread(began.wait, 5)
+    await asyncio.to_thread(began.wait, 60)
     for call in (first, queued):
         call.cancel()
     go_on.set()

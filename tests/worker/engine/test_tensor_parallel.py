@@ -171,7 +171,7 @@ def test_a_rank_that_is_lost_ends_the_others_step(leaves: bool, monkeypatch: pyt
         others.append(ProcessGroup(reach_store(HERE, port), 1, 2, HERE))
         if leaves:
             others.clear()
-        done.wait(20)
+        done.wait(60)
 
     thread = threading.Thread(target=other)
     thread.start()

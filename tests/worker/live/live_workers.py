@@ -47,7 +47,7 @@ class LiveWorkers:
         self.inflows = [inflow]
         self.given = blocks
         command = replace(self.fleet.command(TARGET, inflow, plan="live"), live=self.mode)
-        await self.fleet.bus.call(LOAD, command, timeout=5, id=TARGET)
+        await self.fleet.bus.call(LOAD, command, timeout=60, id=TARGET)
         self.fleet.feed(TARGET, ticket)
         await self.fleet.until(lambda: self.ready == blocks)
 
@@ -71,10 +71,10 @@ class LiveWorkers:
                 targets=[self.fleet.node(target) for target in targets],
                 epoch=1,
             )
-            await self.fleet.bus.call(HELP, command, timeout=5, id=source)
+            await self.fleet.bus.call(HELP, command, timeout=60, id=source)
 
     async def serve(self, worker: str = TARGET) -> None:
-        await self.fleet.bus.call(SERVE, Serve(plan_id="live", instance=f"m-{worker}", epoch=1), timeout=5, id=worker)
+        await self.fleet.bus.call(SERVE, Serve(plan_id="live", instance=f"m-{worker}", epoch=1), timeout=60, id=worker)
 
     async def finish(self, request: Submit) -> None:
         """Wait until the request has ended."""
@@ -83,7 +83,7 @@ class LiveWorkers:
 
     async def ran(self, layers: float) -> None:
         """Wait until the target has run so many layers of all its requests together."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.count(TARGET, "live_layers") < layers:  # noqa: ASYNC110 (a counter tells nobody)
                 await asyncio.sleep(0.005)
 

@@ -53,7 +53,7 @@ class RankedPipeline:
         """Form the pipeline as a planner does: the leader last, each once its ranks have what they run."""
         leader = self.cut[0][0]
         for name in sorted(self.names, key=lambda one: (one == leader, one)):
-            await self.ranked.fleet.bus.call(PIPELINE, self._told(name), timeout=5, id=f"{name}-0")
+            await self.ranked.fleet.bus.call(PIPELINE, self._told(name), timeout=60, id=f"{name}-0")
         await self.ranked.fleet.until(lambda: self.ranked.fleet.state(f"{leader}-0") == "live")
 
     def _told(self, name: str) -> Pipeline:

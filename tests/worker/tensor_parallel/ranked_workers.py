@@ -61,7 +61,7 @@ class RankedWorkers:
         own = {"instance": ranks[0], "rank": rank, "ranks": list(ranks), "live": mode}
         shard = self.fleet.manifest.of_shard(rank)
         command = replace(self.fleet.command(worker, inflow, plan=ranks[0]), manifest=shard, **own)
-        await self.fleet.bus.call(LOAD, command, timeout=5, id=worker)
+        await self.fleet.bus.call(LOAD, command, timeout=60, id=worker)
         memory = self.fleet.memory[rank * self.blocks : (rank + 1) * self.blocks]
         end = FlowEnd(ModelCopy("source", CHUNK_BYTES, memory), self.tickets, self.fleet.node(worker))
         self.fleet.tasks.create_task(self.fleet._feed(end))
@@ -74,13 +74,13 @@ class RankedWorkers:
     async def serve(self, ranks: Sequence[str]) -> None:
         for worker in ranks:
             command = Serve(plan_id=ranks[0], instance=ranks[0], epoch=1)
-            await self.fleet.bus.call(SERVE, command, timeout=5, id=worker)
+            await self.fleet.bus.call(SERVE, command, timeout=60, id=worker)
         await self.fleet.until(lambda: all(self.fleet.state(worker) == "serving" for worker in ranks))
 
     async def drain(self) -> None:
         """Have the source end what it has, and be spare."""
         for worker in SOURCE:
-            await self.fleet.bus.call(DRAIN, Drain(instance=SOURCE[0], epoch=1), timeout=5, id=worker)
+            await self.fleet.bus.call(DRAIN, Drain(instance=SOURCE[0], epoch=1), timeout=60, id=worker)
 
     async def live(self, layers: int) -> None:
         """Have the target go live with so many layers."""
@@ -91,7 +91,7 @@ class RankedWorkers:
         """Have the source take requests over from these targets."""
         nodes = [self.fleet.node(target) for target in targets]
         command = Help(plan_id="live", model="m", version=self.fleet.manifest.version, targets=nodes, epoch=1)
-        await self.fleet.bus.call(HELP, command, timeout=5, id="s-0")
+        await self.fleet.bus.call(HELP, command, timeout=60, id="s-0")
 
     async def ran(self, layers: float) -> None:
         """So many layers of all its requests together were run by the target."""

@@ -33,7 +33,7 @@ async def load(made: Fleet, ranks: Sequence[str] = RANKS) -> None:
         inflow = Inflow(ticket=7 + rank, upstream=made.me)
         command = made.command(worker, inflow)
         own = {"instance": INSTANCE, "rank": rank, "ranks": RANKS, "manifest": made.manifest.of_shard(rank)}
-        await made.bus.call(LOAD, replace(command, **own), timeout=5, id=worker)
+        await made.bus.call(LOAD, replace(command, **own), timeout=60, id=worker)
         part = ModelCopy("source", CHUNK_BYTES, made.memory[rank * each : (rank + 1) * each])
         made.tasks.create_task(made._feed(FlowEnd(part, 7 + rank, made.node(worker))))
 
@@ -43,7 +43,7 @@ async def served(made: Fleet) -> None:
     await load(made)
     await made.whole(*RANKS)
     for worker in RANKS:
-        await made.bus.call(SERVE, Serve(plan_id="plan-1", instance=INSTANCE, epoch=1), timeout=5, id=worker)
+        await made.bus.call(SERVE, Serve(plan_id="plan-1", instance=INSTANCE, epoch=1), timeout=60, id=worker)
     await made.until(lambda: all(made.state(worker) == "serving" for worker in RANKS))
 
 
@@ -83,7 +83,7 @@ async def test_an_instance_drains_whole_and_its_workers_can_be_another() -> None
         await served(made)
         await made.admit("w-0", submit("a", random_prompt(1, 40), max_tokens=60))
         for worker in reversed(RANKS):
-            await made.bus.call(DRAIN, Drain(instance=INSTANCE, epoch=1), timeout=5, id=worker)
+            await made.bus.call(DRAIN, Drain(instance=INSTANCE, epoch=1), timeout=60, id=worker)
         assert len(await made.finished("a")) == 60
         await spare(made, *RANKS)
         made.transfers.clear()
@@ -115,10 +115,10 @@ async def test_a_rank_that_is_not_led_any_more_is_spare(monkeypatch: pytest.Monk
     monkeypatch.setattr(follower, "WATCH_SECONDS", 0.05)
     async with fleet(*RANKS, shards=2) as made:
         await served(made)
-        await made.bus.call(DRAIN, Drain(instance=INSTANCE, epoch=1), timeout=5, id="w-0")
+        await made.bus.call(DRAIN, Drain(instance=INSTANCE, epoch=1), timeout=60, id="w-0")
         await spare(made, *RANKS)
         with pytest.raises(Refusal, match=f"409: instance: {INSTANCE} is not led here"):
-            await made.bus.call(MEETING, AskMeeting(instance=INSTANCE), timeout=5, id="w-0")
+            await made.bus.call(MEETING, AskMeeting(instance=INSTANCE), timeout=60, id="w-0")
 
 
 @pytest.mark.parametrize("spoilt", [{"step": 2}, {"batch": b"none"}], ids=["a step is missing", "no batch"])

@@ -35,7 +35,7 @@ async def test_an_instance_of_several_ranks_says_why_it_hands_nothing_over() -> 
         await ranked.fleet.admit("s-0", request)
         order = HandOver(request_id=request.request_id, decode="t-0")
         with pytest.raises(Refusal, match="each rank of the instance has a part of their KV") as refused:
-            await ranked.fleet.bus.call(HAND_OVER, order, timeout=5, id="s-0")
+            await ranked.fleet.bus.call(HAND_OVER, order, timeout=60, id="s-0")
         assert refused.value.code == 409
         await ranked.drain()
         await ranked.fleet.until(lambda: ranked.fleet.state("s-0") == "spare")

@@ -88,7 +88,7 @@ async def test_a_load_that_is_aborted_in_mid_live_leaves_both_ranks_spare() -> N
         await ranked.fleet.admit("t-0", wanted(1))
         await ranked.ran(1)
         for worker in TARGET:
-            await ranked.fleet.bus.call(ABORT, Abort(plan_id="t-0", reason="test"), timeout=5, id=worker)
+            await ranked.fleet.bus.call(ABORT, Abort(plan_id="t-0", reason="test"), timeout=60, id=worker)
         await spare(ranked, *TARGET)
         assert ranked.fleet.lost == ["r1"]
         await ranked.fleet.until(lambda: ranked.fleet.ended[-1] == "r1")

@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from livescale.load.bench.live import command as bench
 from livescale.load.kept import kept_model
-from tests.load.bench.bench_output import records_in
+from tests.load.bench.bench_output import records_of
 
 
 @pytest.mark.system
@@ -18,7 +18,7 @@ def test_it_measures_with_real_processes(tmp_path: Path, monkeypatch: pytest.Mon
     result = CliRunner().invoke(bench.live, ["--repeats", "1"])
     # Whether layers are run before the last one is there depends on the machine.
     has_ended = "on an idle machine" not in result.output
-    lines = {line["case"]: line for line in records_in(result.stdout, has_ended=has_ended)}
+    lines = {line["case"]: line for line in records_of(result, has_ended=has_ended)}
     assert lines["load, zigzag"]["value"] > 0, result.output
     if has_ended:
         assert lines["a block takes 6 layers, zigzag: mean TTFT"]["value"] > 0, result.output

@@ -20,7 +20,7 @@ from livescale.load.bench.models.embeddings import (
 )
 from livescale.load.peers.protocol import AskGreedy, AskVectors, GreedyTokens, Vectors
 from tests.checkpoints import tiny_checkpoint
-from tests.load.bench.bench_output import records_in
+from tests.load.bench.bench_output import records_of
 
 
 @pytest.mark.parametrize(("own", "near", "kept"), [(12.1, 0.99995, [True, True]), (11.9, 0.9998, [False, False])])
@@ -66,6 +66,6 @@ def test_the_command_prints_every_row(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(command, "kept_model", lambda size, tell, family: tiny_checkpoint(family))
     monkeypatch.setattr(command, "LOG", tmp_path / "log")
     result = CliRunner().invoke(command.embeddings, ["--rounds", "1", "--report", str(tmp_path / "report.html")])
-    cases = [record["case"] for record in records_in(result.stdout)]
+    cases = [record["case"] for record in records_of(result)]
     assert sum(case.startswith("embeddings, 120m") for case in cases) == 3, result.output
     assert (tmp_path / "report.html").exists()

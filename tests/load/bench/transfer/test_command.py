@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from livescale.load.bench.transfer.command import transfer
-from tests.load.bench.bench_output import records_in
+from tests.load.bench.bench_output import records_of
 
 pytestmark = pytest.mark.system
 
@@ -14,7 +14,7 @@ def test_it_prints_a_line_for_the_hop_and_for_each_chain(transport: str) -> None
     flags = ["--transport", transport, "--megabytes", "30", "--passes", "1", "--rate", "200"]
     cases = ["--case", "hop", "--case", "chains"]
     result = CliRunner().invoke(transfer, [*flags, *cases, "--receivers", "1", "--receivers", "3"])
-    records = {record["case"]: record for record in records_in(result.stdout)}
+    records = {record["case"]: record for record in records_of(result)}
     assert {"memcpy", "hop", "hop, checksums", "chain of 1", "chain of 3"} <= set(records), result.output
     assert records["chain of 3"]["against"] == pytest.approx(2 * (16 << 20) / 200e6, rel=1e-3)
     assert records["chain of 3"]["ratio"] >= 0.9

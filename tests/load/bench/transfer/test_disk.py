@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from livescale.load.bench.transfer.command import transfer
 from tests.host.test_packed_file import takes_direct_reads
-from tests.load.bench.bench_output import records_in
+from tests.load.bench.bench_output import records_of
 
 MEGABYTES = 60
 
@@ -19,7 +19,7 @@ def test_it_prints_a_line_for_each_way_to_read(tmp_path: Path, monkeypatch: pyte
         pytest.skip("this file system has no direct reads")
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(transfer, ["--case", "disk", "--megabytes", str(MEGABYTES), "--passes", "1"])
-    records = records_in(result.stdout)
+    records = records_of(result)
     assert [record["case"] for record in records] == [
         "disk, direct reads alone",
         "disk, packed",

@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from livescale.load.bench.transfer.command import transfer
 from livescale.load.bench.transfer.first_byte import FirstByte, rows
-from tests.load.bench.bench_output import records_in
+from tests.load.bench.bench_output import records_of
 
 CASES = [
     "handshake, first contact, of the time to the first chunk",
@@ -30,6 +30,6 @@ def test_handshakes_after_a_greeting_and_of_later_plans_are_held_against_the_fir
 @pytest.mark.system
 def test_it_measures_real_processes() -> None:
     result = CliRunner().invoke(transfer, ["--case", "first-byte", "--passes", "1"])
-    records = records_in(result.stdout)
+    records = records_of(result)
     assert [record["case"] for record in records] == CASES, result.output
     assert all(0 < record["value"] < record["against"] for record in records[:3])

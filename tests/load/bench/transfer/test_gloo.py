@@ -12,7 +12,7 @@ from livescale.load.bench.transfer.gloo import chained, grouped
 from livescale.load.bench.transfer.gloo_process import Broadcast
 from livescale.load.machines import namespaces, network, owners
 from livescale.shared.runtime.settings import LinkSettings
-from tests.load.bench.bench_output import records_in
+from tests.load.bench.bench_output import records_of
 
 BARS = {1: 0.9, 2: 1.5}  # fewer processes than in earnest
 ASKED = ["--case", "gloo", "--megabytes", "17", "--rate", "50"]
@@ -32,7 +32,7 @@ def test_without_root_it_is_refused_before_anything_is_measured(monkeypatch: pyt
 def test_it_prints_chain_and_broadcast_for_each_number_of_receivers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("livescale.load.bench.transfer.gloo.BARS", BARS)
     result = CliRunner().invoke(transfer, ASKED)
-    records = {record["case"]: record for record in records_in(result.stdout)}
+    records = {record["case"]: record for record in records_of(result)}
     assert list(records) == [
         case
         for receivers in BARS

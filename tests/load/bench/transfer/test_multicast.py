@@ -10,7 +10,7 @@ from livescale.load.bench.transfer.multicast import LANES, two_domains
 from livescale.services.planner.plans.make_plan import make_plan
 from livescale.services.planner.plans.network import multicast_over
 from livescale.shared.topology.file import find_topology
-from tests.load.bench.bench_output import records_in
+from tests.load.bench.bench_output import records_of
 
 RATE = 100e6
 SIZES = [1_000_000] * 4
@@ -32,7 +32,7 @@ def test_every_case_prints_its_lines_and_draws_them(tmp_path: Path) -> None:
     picture = tmp_path / "transfer.svg"
     cases = ["--case", "binomial", "--case", "lanes"]
     result = CliRunner().invoke(transfer, [*cases, "--megabytes", "17", "--rate", "50", "--svg", str(picture)])
-    records = {record["case"]: record for record in records_in(result.stdout)}
+    records = {record["case"]: record for record in records_of(result)}
     schedules = [f"binomial, k = {sources}" for sources in (1, 2, 4)]
     assert {*schedules, *(f"{case}, first pipeline" for case in schedules)} <= set(records), result.output
     assert records["binomial, k = 1"]["against"] == pytest.approx(18 / 16 * 32 * (1 << 20) / 50e6, rel=0.05)

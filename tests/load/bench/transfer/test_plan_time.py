@@ -6,13 +6,13 @@ from click.testing import CliRunner
 from livescale.load.bench.transfer import plan_time
 from livescale.load.bench.transfer.command import transfer
 from livescale.load.bench.transfer.plan_time import slope
-from tests.load.bench.bench_output import records_in
+from tests.load.bench.bench_output import records_of
 
 
 def test_it_prints_a_line_for_each_size_and_the_exponent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_time, "SIZES", (4, 16))
     result = CliRunner().invoke(transfer, ["--case", "plan-time"])
-    records = {record["case"]: record for record in records_in(result.stdout)}
+    records = {record["case"]: record for record in records_of(result)}
     assert {"plan, chains, 4 targets", "plan, chains, 16 targets", "plan, chains, exponent"} <= set(records), (
         result.output
     )

@@ -12,7 +12,7 @@ from livescale.services.planner.plans.execution_pipelines import pipeline_ready
 from livescale.services.planner.plans.make_plan import make_plan
 from livescale.services.planner.plans.plan import TransferPlan
 from livescale.services.planner.plans.predict import Prediction, predict
-from tests.load.bench.bench_output import records_in
+from tests.load.bench.bench_output import records_of
 
 RATE = 100e6
 SIZES = [8_000_000] * 12
@@ -50,7 +50,7 @@ def test_it_prints_a_line_for_each_start_and_its_first_pipeline(
     monkeypatch.chdir(tmp_path)
     options = ["--case", "starts", "--megabytes", "40", "--rate", "200", "--transport", "socket"]
     result = CliRunner().invoke(transfer, options)
-    records = records_in(result.stdout)
+    records = records_of(result)
     cases = [case for start in STARTS for case in (start.case, f"{start.case}, first pipeline")]
     assert [record["case"] for record in records] == [*cases, "cold, k = 3, against warm, k = 1"], result.output
     assert all(record["value"] > 0 for record in records)

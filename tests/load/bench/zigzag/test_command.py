@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 
 from livescale.load.bench.zigzag import command as bench
 from livescale.load.bench.zigzag.command import Case, compare, explained, poisson, tasks_at, zigzag
-from tests.load.bench.bench_output import records_in
+from tests.load.bench.bench_output import records_of
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def result() -> Result:
 
 def test_the_worst_case_of_each_load_is_near_the_optimum(result: Result) -> None:
     assert result.exit_code == 0, result.output
-    records = records_in(result.stdout)
+    records = records_of(result)
     (grid,) = (record for record in records if record["case"].startswith("4 layers, load 6.5: "))
     assert grid["bar"] == 1.05
     assert 1.0 < grid["ratio"] <= 1.05
@@ -34,7 +34,7 @@ def test_the_worst_case_of_each_load_is_near_the_optimum(result: Result) -> None
 
 
 def test_it_tells_how_many_miss_the_slo_by_how_fast_parameters_load(result: Result) -> None:
-    records = records_in(result.stdout)
+    records = records_of(result)
     shares = {
         one["case"].split(":")[0]: (one["value"], one["against"]) for one in records if "over the SLO" in one["case"]
     }
@@ -47,7 +47,7 @@ def test_it_tells_how_many_miss_the_slo_by_how_fast_parameters_load(result: Resu
 
 
 def test_short_prompts_gain_by_running_together_the_more_the_more_a_layer_takes_as_such(result: Result) -> None:
-    records = records_in(result.stdout)
+    records = records_of(result)
     ratios = [one["ratio"] for one in records if one["case"].endswith(", together")]
     assert ratios == sorted(ratios, reverse=True)
     assert ratios[0] < 0.9

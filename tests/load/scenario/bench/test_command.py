@@ -9,7 +9,7 @@ from livescale.load.scenario.bench import command
 from livescale.load.scenario.bench.cases import Traces
 from livescale.load.scenario.bench.command import simulate
 from livescale.load.scenario.bench.rows import ROWS, BenchSizes, RowMaker, makers
-from tests.load.bench.bench_output import records_in
+from tests.load.bench.bench_output import records_of
 
 SMALL = BenchSizes(idle_workers=4, idle_seconds=5.0)
 
@@ -17,7 +17,7 @@ SMALL = BenchSizes(idle_workers=4, idle_seconds=5.0)
 def test_a_row_that_is_chosen_is_run_alone_and_held_against_its_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "QUICK", SMALL)
     result = CliRunner().invoke(simulate, ["--quick", "--row", "idle"])
-    (idle,) = records_in(result.stdout)
+    (idle,) = records_of(result)
     assert (idle["case"], idle["against"], idle["bar"]) == ("4 workers idle", 5000.0, 1.0)
     assert idle["ok"] == (idle["value"] >= 5000.0)
     assert result.exit_code == (0 if idle["ok"] else 1)
