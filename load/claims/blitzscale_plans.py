@@ -17,7 +17,7 @@ from livescale.load.claims.plans import (
 )
 from livescale.load.claims.workbench import Workbench
 from livescale.load.simulate.start import flat_topology
-from livescale.services.planner.plans.network import ServingFlow
+from livescale.services.planner.plans.plan import ServingFlow
 
 PAPER = "BlitzScale"
 DRAFT = "BlitzScale (draft)"

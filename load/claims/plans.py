@@ -6,10 +6,8 @@ from functools import cache
 
 from msgspec.structs import replace
 
-from livescale.services.planner.plans.make_plan import make_plan
-from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
-from livescale.services.planner.plans.plan import Policy, TransferPlan
-from livescale.services.planner.plans.predict import Prediction, predict
+from livescale.services.planner.plans.make_plan import Prediction, make_plan, predict
+from livescale.services.planner.plans.plan import Multicast, Policy, ServingFlow, TransferPlan, multicast_over
 from livescale.shared.topology.file import find_topology
 from livescale.shared.topology.topology import Domain, Topology, TopologyHost
 from livescale.shared.transfer.chunks import MIB

@@ -5,10 +5,16 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from livescale.services.planner.plans.execution_pipelines import pipeline_ready
-from livescale.services.planner.plans.make_plan import make_plan
-from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
-from livescale.services.planner.plans.plan import Direction, LinkKind, Policy, TransferPlan
-from livescale.services.planner.plans.predict import Prediction, predict
+from livescale.services.planner.plans.make_plan import Prediction, make_plan, predict
+from livescale.services.planner.plans.plan import (
+    Direction,
+    LinkKind,
+    Multicast,
+    Policy,
+    ServingFlow,
+    TransferPlan,
+    multicast_over,
+)
 from livescale.shared.topology.topology import Topology
 from livescale.shared.transfer.chunks import chunk_bytes_for
 from livescale.shared.units import parse_rate

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from livescale.load.plan.dry_run import DryRun, ReadyPipeline
-from livescale.services.planner.plans.network import ClusterNode
-from livescale.services.planner.plans.plan import Direction, Policy, TransferFlow, TransferPlan
+from livescale.services.planner.plans.plan import ClusterNode, Direction, Policy, TransferFlow, TransferPlan
 from livescale.shared.units import format_size
 
 MOST_HOPS = 12

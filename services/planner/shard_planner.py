@@ -10,10 +10,8 @@ from livescale.services.planner.delivery import Delivery
 from livescale.services.planner.fleet import ModelView
 from livescale.services.planner.orders import ticketed
 from livescale.services.planner.plans.chains import plan_chains
-from livescale.services.planner.plans.make_plan import make_plan
-from livescale.services.planner.plans.network import Multicast
-from livescale.services.planner.plans.plan import Policy, TransferPlan
-from livescale.services.planner.plans.predict import predict
+from livescale.services.planner.plans.make_plan import make_plan, predict
+from livescale.services.planner.plans.plan import Multicast, Policy, TransferPlan
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.planner.store import ScaleStore
 from livescale.services.planner.supply import Supply, explain_unknown, find_places

@@ -13,15 +13,19 @@ from typing import cast
 from msgspec.structs import replace
 
 from livescale.services.planner.fleet import find_alive, requests_of
-from livescale.services.planner.plans.network import (
+from livescale.services.planner.plans.plan import (
     BlockSource,
     BlockTarget,
+    CannotPlan,
     ClusterNode,
+    Direction,
+    LinkKind,
     Multicast,
     ServingFlow,
+    TransferFlow,
+    TransferPlan,
     path_kind,
 )
-from livescale.services.planner.plans.plan import CannotPlan, Direction, LinkKind, TransferFlow, TransferPlan
 from livescale.shared.messages.membership import Holding, Member, Role, WorkerReport
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import Snapshot

@@ -5,9 +5,8 @@ from msgspec.structs import replace
 
 from livescale.services.planner.orders import ticketed
 from livescale.services.planner.plans.chains import plan_chains
-from livescale.services.planner.plans.network import ServingFlow
-from livescale.services.planner.plans.plan import CannotPlan, TransferPlan
-from livescale.services.planner.plans.predict import predict
+from livescale.services.planner.plans.make_plan import predict
+from livescale.services.planner.plans.plan import CannotPlan, ServingFlow, TransferPlan
 from livescale.services.planner.supply import Supply, explain_unknown, find_places, find_traffic
 from livescale.shared.messages.membership import (
     Holding,

@@ -16,7 +16,7 @@ from livescale.load.bench.system import BY_HAND, MIB, MODEL, SCALE_SECONDS, Benc
 from livescale.load.bench.watch import PATIENCE_SECONDS, Watch
 from livescale.load.client import LoadClient, open_client
 from livescale.load.records import find_fault
-from livescale.services.planner.plans.network import BUSY_SHARE
+from livescale.services.planner.plans.plan import BUSY_SHARE
 from livescale.shared.messages.registry import Snapshot
 from livescale.shared.messages.transfers import LiveMode
 from livescale.shared.runtime.settings import SwitchKv

@@ -12,10 +12,8 @@ from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.samples import Samples
 from livescale.load.bench.transfer.fleet import BenchFleet, CarriedPlan, carry_out, started
 from livescale.load.bench.transfer.shaping import emulated
-from livescale.services.planner.plans.make_plan import make_plan
-from livescale.services.planner.plans.network import Multicast, multicast_over
-from livescale.services.planner.plans.plan import Policy, TransferPlan
-from livescale.services.planner.plans.predict import predict
+from livescale.services.planner.plans.make_plan import make_plan, predict
+from livescale.services.planner.plans.plan import Multicast, Policy, TransferPlan, multicast_over
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.topology.file import find_topology
 from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, TopologyHost

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from livescale.load.bench.record import Record, RecordPrinter, measured
-from livescale.services.planner.plans.make_plan import make_plan
-from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
-from livescale.services.planner.plans.plan import Policy
-from livescale.services.planner.plans.predict import predict
+from livescale.services.planner.plans.make_plan import make_plan, predict
+from livescale.services.planner.plans.plan import Multicast, Policy, ServingFlow, multicast_over
 from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, TopologyHost
 from livescale.shared.transfer.chunks import MIB
 

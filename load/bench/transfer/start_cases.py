@@ -12,8 +12,7 @@ from livescale.load.bench.transfer.fleet import BenchFleet, CarriedPlan, carry_o
 from livescale.load.bench.transfer.holder import DTYPE, Holder
 from livescale.load.bench.transfer.node import Outfit
 from livescale.services.host.stored import open_stored
-from livescale.services.planner.plans.network import Multicast, multicast_over
-from livescale.services.planner.plans.plan import TransferPlan
+from livescale.services.planner.plans.plan import Multicast, TransferPlan, multicast_over
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.topology.file import find_topology
 from livescale.shared.transfer.chunks import chunk_bytes_for

@@ -26,10 +26,8 @@ from livescale.load.bench.transfer.start_cases import (
 )
 from livescale.load.kept import KEPT
 from livescale.services.planner.plans.execution_pipelines import pipeline_ready
-from livescale.services.planner.plans.make_plan import make_plan
-from livescale.services.planner.plans.network import Multicast
-from livescale.services.planner.plans.plan import TransferPlan
-from livescale.services.planner.plans.predict import predict
+from livescale.services.planner.plans.make_plan import make_plan, predict
+from livescale.services.planner.plans.plan import Multicast, TransferPlan
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.transfer.chunks import chunk_bytes_for
 

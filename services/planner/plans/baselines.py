@@ -7,8 +7,16 @@ from collections.abc import Callable
 
 from livescale.services.planner.plans.draft import Draft, by_bandwidth, collect_parts, find_whole, name_some
 from livescale.services.planner.plans.groups import NearCopies, group_targets, one_per_nic, sending_order
-from livescale.services.planner.plans.network import Multicast, Traffic, path_kind
-from livescale.services.planner.plans.plan import CannotPlan, Policy, TransferFlow, TransferPlan, find_tails
+from livescale.services.planner.plans.plan import (
+    CannotPlan,
+    Multicast,
+    Policy,
+    Traffic,
+    TransferFlow,
+    TransferPlan,
+    find_tails,
+    path_kind,
+)
 
 
 def plan_tree(multicast: Multicast) -> TransferPlan:

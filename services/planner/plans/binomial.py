@@ -12,8 +12,7 @@ from msgspec import structs
 from livescale.services.planner.plans.draft import Draft, in_leaf_order
 from livescale.services.planner.plans.execution_pipelines import plan_replicas
 from livescale.services.planner.plans.groups import Group, gather_all, one_per_nic, ring_from, sending_order
-from livescale.services.planner.plans.network import ClusterNode, Multicast, path_kind
-from livescale.services.planner.plans.plan import TransferFlow, TransferPlan
+from livescale.services.planner.plans.plan import ClusterNode, Multicast, TransferFlow, TransferPlan, path_kind
 from livescale.services.planner.plans.schedule import schedule
 
 MOST_BLOCKS = 64  # in which a model is multicast

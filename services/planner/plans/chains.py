@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from livescale.services.planner.plans.draft import Draft, in_leaf_order
 from livescale.services.planner.plans.groups import Group, choose_lanes, one_per_nic, sending_order, shard
-from livescale.services.planner.plans.network import ClusterNode, Multicast, Traffic
-from livescale.services.planner.plans.plan import TransferPlan
+from livescale.services.planner.plans.plan import ClusterNode, Multicast, Traffic, TransferPlan
 
 ENOUGH = 1 - 1e-9  # sums of rates differ by rounding
 

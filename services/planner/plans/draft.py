@@ -3,23 +3,21 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from livescale.services.planner.plans.groups import Group, NearCopies, gather_all, group_targets
-from livescale.services.planner.plans.network import (
+from livescale.services.planner.plans.plan import (
     BlockSource,
     BlockTarget,
-    ClusterNode,
-    Multicast,
-    Traffic,
-    path_kind,
-)
-from livescale.services.planner.plans.plan import (
     CannotPlan,
+    ClusterNode,
     Direction,
     LinkKind,
+    Multicast,
     Over,
     Policy,
+    Traffic,
     TransferFlow,
     TransferPlan,
     find_tails,
+    path_kind,
 )
 
 # The kinds of path that need no network, and the kind of link that each begins with.

@@ -5,10 +5,8 @@ All speeds are in blocks a second, as each flow is somewhere within a block of i
 
 from collections.abc import Iterator, Sequence
 
-from livescale.services.planner.plans.flow_times import find_upstream, in_order
-from livescale.services.planner.plans.network import Multicast
-from livescale.services.planner.plans.plan import TransferFlow
-from livescale.services.planner.plans.rates import Links, sustained_speeds
+from livescale.services.planner.plans.flow_times import Links, find_upstream, in_order, sustained_speeds
+from livescale.services.planner.plans.plan import Multicast, TransferFlow
 from livescale.shared.links.fair_rates import fair_rates
 
 CLOSE = 1e-9  # a share of a block that counts as none

@@ -9,8 +9,7 @@ from itertools import pairwise
 
 import msgspec
 
-from livescale.services.planner.plans.network import BlockTarget, ClusterNode, Traffic, path_kind
-from livescale.services.planner.plans.plan import TransferFlow
+from livescale.services.planner.plans.plan import BlockTarget, ClusterNode, Traffic, TransferFlow, path_kind
 
 # Where copies are taken from first: a GPU may have to serve, and a disk is slow.
 PREFERENCE = ("host", "worker", "disk")

@@ -24,6 +24,11 @@ faults:
   - {what: kill, at: 2, who: worker-2, seconds: 0.5}
   - {what: delay, every: 2, seconds: 1}
 """
+TWO_HOSTS = """\
+hosts:
+  - {name: lab, count: 2, memory: 2 GiB, nic: 20 MB/s, disk: 500 MB/s,
+     gpus: [{count: 1, memory: 256 MiB, host-link: 500 MB/s}]}
+"""
 
 
 def write(tmp_path: Path, text: str = SMALL) -> Path:
@@ -45,3 +50,9 @@ def played(
 def digest(path: str) -> str:
     """The digest of a run in this process."""
     return played(read_scenario(Path(path)))[0].digest
+
+
+def two_hosts(tmp_path: Path, text: str) -> ScenarioSystem:
+    """The scenario `text` on two hosts with a GPU each, its topology lab.yaml."""
+    (tmp_path / "lab.yaml").write_text(TWO_HOSTS)
+    return ScenarioSystem(read(tmp_path, text), 0, wire=False)

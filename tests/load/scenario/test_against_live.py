@@ -1,4 +1,4 @@
-"""A scenario that is run live too: what is refused, what counts as a busy machine, and a real system."""
+"""A scenario that is run live too: a real system answers and scales as the simulated one."""
 
 import asyncio
 from pathlib import Path
@@ -6,18 +6,12 @@ from pathlib import Path
 import pytest
 
 from livescale.load.scenario.against_live import observe
-from livescale.load.scenario.live_run import live_settings, run_live
+from livescale.load.scenario.live_run import run_live
 from livescale.load.scenario.play import PlayOptions, play
 from livescale.load.scenario.requests import draw_requests
-from livescale.load.scenario.system import ScenarioSystem
 from tests.checkpoints import tiny_checkpoint
-from tests.load.scenario.scenarios import SMALL, read
+from tests.load.scenario.scenarios import two_hosts
 
-TOPOLOGY = """\
-hosts:
-  - {name: lab, count: 2, memory: 2 GiB, nic: 20 MB/s, disk: 500 MB/s,
-     gpus: [{count: 1, memory: 256 MiB, host-link: 500 MB/s}]}
-"""
 LIVE = """\
 topology: lab.yaml
 seconds: 4
@@ -29,28 +23,10 @@ settings: {workers: 2}
 """
 
 
-def system(tmp_path: Path, text: str) -> ScenarioSystem:
-    (tmp_path / "lab.yaml").write_text(TOPOLOGY)
-    return ScenarioSystem(read(tmp_path, text), 0, wire=False)
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (SMALL, "faults: live runs have none"),
-        (SMALL.partition("faults:")[0], r"models\[0\].path: a real system reads parameters"),
-        (SMALL.partition("faults:")[0].replace("+zigzag", "ideal"), "system: no real link takes no time"),
-    ],
-)
-def test_what_only_a_simulation_can_do_is_refused_by_name(tmp_path: Path, text: str, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        live_settings(system(tmp_path, text))
-
-
 @pytest.mark.slow
 @pytest.mark.system
 def test_a_live_run_answers_all_requests_and_scales_as_the_simulated_one_does(tmp_path: Path) -> None:
-    made = system(tmp_path, LIVE.replace("CHECKPOINT", str(tiny_checkpoint("llama"))))
+    made = two_hosts(tmp_path, LIVE.replace("CHECKPOINT", str(tiny_checkpoint("llama"))))
     requests = draw_requests(made)
     run = asyncio.run(run_live(made, requests, lambda text: None, lambda name, line: None))
     simulated = observe(play(made, PlayOptions())[0])

@@ -7,16 +7,17 @@ from itertools import pairwise
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from livescale.services.planner.plans.network import (
+from livescale.services.planner.plans.flow_times import Links
+from livescale.services.planner.plans.plan import (
     BlockSource,
     BlockTarget,
     Multicast,
     ServingFlow,
+    TransferFlow,
+    TransferPlan,
     multicast_over,
     node_at,
 )
-from livescale.services.planner.plans.plan import TransferFlow, TransferPlan
-from livescale.services.planner.plans.rates import Links
 from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, TopologyHost
 
 BLOCKS = (100, 100, 100, 100)

@@ -7,8 +7,14 @@ from itertools import combinations
 from math import gcd, lcm
 
 from livescale.services.planner.plans.chains import plan_chains
-from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over, path_kind
-from livescale.services.planner.plans.plan import TransferFlow, TransferPlan
+from livescale.services.planner.plans.plan import (
+    Multicast,
+    ServingFlow,
+    TransferFlow,
+    TransferPlan,
+    multicast_over,
+    path_kind,
+)
 from livescale.shared.policy.invariants import check
 from livescale.shared.topology.topology import Topology
 from tests.planner.plans.clusters import BLOCKS

@@ -3,9 +3,8 @@ import itertools
 import pytest
 
 from livescale.services.planner.plans.baselines import plan_fanout, plan_local, plan_ring, plan_tree
-from livescale.services.planner.plans.network import multicast_over
-from livescale.services.planner.plans.plan import CannotPlan
-from livescale.services.planner.plans.predict import predict
+from livescale.services.planner.plans.make_plan import predict
+from livescale.services.planner.plans.plan import CannotPlan, multicast_over
 from tests.planner.plans.clusters import BLOCKS, EVERY, cluster, hops, machine, parts, singles
 from tests.planner.plans.plan_checks import check_plan
 

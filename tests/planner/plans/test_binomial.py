@@ -16,9 +16,8 @@ from livescale.services.planner.plans.binomial import (
     transfer_order,
 )
 from livescale.services.planner.plans.execution_pipelines import pipeline_ready
-from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
-from livescale.services.planner.plans.plan import TransferFlow, TransferPlan
-from livescale.services.planner.plans.predict import predict
+from livescale.services.planner.plans.make_plan import predict
+from livescale.services.planner.plans.plan import Multicast, ServingFlow, TransferFlow, TransferPlan, multicast_over
 from tests.planner.plans.clusters import BLOCKS, EVERY, cluster, hops, machine, parts, singles
 from tests.planner.plans.plan_checks import check_plan
 

@@ -8,8 +8,14 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from livescale.services.planner.plans.chains import plan_chains
-from livescale.services.planner.plans.network import BUSY_SHARE, Multicast, ServingFlow, Traffic, multicast_over
-from livescale.services.planner.plans.plan import TransferPlan
+from livescale.services.planner.plans.plan import (
+    BUSY_SHARE,
+    Multicast,
+    ServingFlow,
+    Traffic,
+    TransferPlan,
+    multicast_over,
+)
 from tests.planner.plans.clusters import BLOCKS, SIX, cluster, flows_to, hops, machine, multicasts, singles
 from tests.planner.plans.plan_checks import check_plan, plan_checked_chains
 

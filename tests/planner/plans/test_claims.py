@@ -6,10 +6,8 @@ Predicted times are at line rate. Where the papers measured, the share of the li
 import pytest
 
 from livescale.services.planner.plans.execution_pipelines import pipeline_ready
-from livescale.services.planner.plans.make_plan import make_plan
-from livescale.services.planner.plans.network import multicast_over
-from livescale.services.planner.plans.plan import Policy, TransferPlan
-from livescale.services.planner.plans.predict import Prediction, predict
+from livescale.services.planner.plans.make_plan import Prediction, make_plan, predict
+from livescale.services.planner.plans.plan import Policy, TransferPlan, multicast_over
 from livescale.shared.topology.file import find_topology
 from livescale.shared.transfer.chunks import MIB
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from livescale.services.planner.plans.make_plan import predict
 from livescale.services.planner.plans.plan import TransferFlow
-from livescale.services.planner.plans.predict import predict
 from tests.planner.plans.clusters import CHUNK, EVERY, cluster, parts, plan_of, singles
 
 

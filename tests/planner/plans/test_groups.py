@@ -5,7 +5,7 @@ from msgspec import structs
 
 from livescale.services.planner.plans.chains import plan_chains
 from livescale.services.planner.plans.groups import choose_lanes
-from livescale.services.planner.plans.network import ServingFlow, multicast_over
+from livescale.services.planner.plans.plan import ServingFlow, multicast_over
 from tests.planner.plans.clusters import BLOCKS, SIX, cluster, hops, machine, singles
 from tests.planner.plans.plan_checks import check_plan, plan_checked_chains
 

@@ -4,8 +4,7 @@ import pytest
 from msgspec import structs
 
 from livescale.services.planner.plans.chains import plan_chains
-from livescale.services.planner.plans.network import multicast_over
-from livescale.services.planner.plans.plan import TransferFlow, TransferPlan
+from livescale.services.planner.plans.plan import TransferFlow, TransferPlan, multicast_over
 from livescale.shared.policy.invariants import InvariantBroken
 from tests.planner.plans.clusters import BLOCKS, EVERY, cluster, machine, singles
 from tests.planner.plans.plan_checks import check_plan

@@ -5,7 +5,7 @@ from livescale.load.bench.pipeline.system import TRAFFIC_LEFT
 from livescale.load.bench.transfer.multicast import flat
 from livescale.load.bench.watch import Watch
 from livescale.services.planner.plans.make_plan import make_plan
-from livescale.services.planner.plans.network import BUSY_SHARE, ServingFlow
+from livescale.services.planner.plans.plan import BUSY_SHARE, ServingFlow
 from livescale.shared.messages.membership import PeerTraffic, WorkerReport
 
 

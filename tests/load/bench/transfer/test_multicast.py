@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from livescale.load.bench.transfer.command import transfer
 from livescale.load.bench.transfer.multicast import LANES, two_domains
 from livescale.services.planner.plans.make_plan import make_plan
-from livescale.services.planner.plans.network import multicast_over
+from livescale.services.planner.plans.plan import multicast_over
 from livescale.shared.topology.file import find_topology
 from tests.load.bench.bench_output import records_of
 
