@@ -16,30 +16,30 @@ class MovingDeadline:
     def __init__(self, due: float | None = None) -> None:
         self._due = due
         self._expired = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None  # uvloop has no timer for what is due within half a millisecond
+        self._looks_at = 0.0  # when it fires
         self._task: asyncio.Task[object] | None = None
         self._cancelling = 0  # requests to cancel the task that were there before
 
     def move(self, due: float | None) -> None:
         """Have the time end at `due`, in the loop's time. One that has ended stays so."""
         self._due = due
-        if due is not None and (self._timer is None or due < self._timer.when()):
+        if due is not None and (self._timer is None or due < self._looks_at):
             self._arm(due)
 
     def _arm(self, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         if not self._expired:
-            self._timer = asyncio.get_running_loop().call_at(due, self._look)
+            self._timer, self._looks_at = asyncio.get_running_loop().call_at(due, self._look), due
 
     def _look(self) -> None:
         """End the time, unless it has been moved since the timer was set."""
-        assert self._timer is not None
         assert self._task is not None
-        was_due, self._timer = self._timer.when(), None
+        self._timer = None
         if self._due is None:
             return
-        if self._due > was_due:
+        if self._due > self._looks_at:
             self._arm(self._due)
         else:
             self._expired = True

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.bench.transfer.holder import Cold
 from livescale.load.bench.transfer.node import Outfit
-from livescale.load.bench.transfer.node_messages import Answer, Done, Failed, Hello, Hop, Job, Share, tell
+from livescale.load.bench.transfer.node_messages import Answer, Done, Failed, Hello, Hop, Job, Read, Share, tell
 from livescale.services.planner.orders import ticketed
 from livescale.services.planner.plans.execution_pipelines import pipeline_ready
 from livescale.services.planner.plans.plan import TransferPlan
@@ -34,11 +34,12 @@ END_SECONDS = 5.0
 
 class BenchFleet:
     """Processes that wait for jobs. The first ones are sources; only their memory is filled, all with the same bytes.
-    `tickets` are fresh ones for flows."""
+    `tickets` are fresh ones for flows. `reads` is the job that has the kernel copy the first source's bytes."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.blocks: tuple[Block, ...] = ()
+        self.reads: Read | None = None
         self.tickets = itertools.count()
         self._children: list[tuple[Connection, Popen[bytes]]] = []
         self._made_of: tuple[Sequence[Message], Sequence[Sequence[str]]] = ((), ())
@@ -57,7 +58,7 @@ class BenchFleet:
             tell(ours, outfit)
         hellos = [self._answer(index, Hello, START_SECONDS) for index in range(len(outfits))]
         self.nodes = [Node(id=f"node-{i}", place="worker", address=hello.address) for i, hello in enumerate(hellos)]
-        self.blocks = hellos[0].blocks
+        self.blocks, self.reads = hellos[0].blocks, hellos[0].reads
 
     def end(self) -> None:
         """End every process: by asking, by force after some seconds."""

@@ -19,11 +19,13 @@ from livescale.load.bench.transfer.node_messages import (
     Hop,
     Job,
     Meet,
+    Read,
     Share,
     Stream,
     Streams,
 )
 from livescale.services.worker.mesh import CHANNEL
+from livescale.shared.links.cma import read
 from livescale.shared.links.contract import Buffer, Link, LinkError
 from livescale.shared.links.link_path import LinkPath
 from livescale.shared.messages.parameters import Block
@@ -71,13 +73,13 @@ class Mover:
         began, cpu = time.monotonic(), time.process_time()
         try:
             ends = await self._do(job, marks := Marks())
-        except (LinkError, TransferFailed) as error:
+        except (LinkError, TransferFailed, OSError) as error:
             return Failed(str(error))
         done = Done(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu, ends=ends)
         done = msgspec.structs.replace(done, connected=marks.connected, first_byte=marks.first_byte)
         if isinstance(job, Hop) and not self._holds(job.takes):
             return Failed("the hop delivered other bytes than were sent")
-        if (isinstance(job, Hop) and job.takes) or (isinstance(job, Share) and job.inflows):
+        if isinstance(job, Read) or (isinstance(job, Hop) and job.takes) or (isinstance(job, Share) and job.inflows):
             self._wipe()
         return done
 
@@ -92,12 +94,8 @@ class Mover:
     async def _do(self, job: Job, marks: Marks) -> tuple[float, ...]:
         """When each of several flows or blocks ended."""
         match job:
-            case Copy():
-                for source, target in zip(self.memory, self.spare, strict=True):
-                    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
-            case Check():
-                for view in self.memory:
-                    xxhash.xxh3_64_intdigest(view)
+            case Copy() | Read() | Check():
+                self._do_alone(job)
             case Hop():
                 await self._hop(job)
             case Share():
@@ -111,6 +109,19 @@ class Mover:
             case _:
                 assert_never(job)
         return ()
+
+    def _do_alone(self, job: Copy | Read | Check) -> None:
+        """What takes nothing of another process but its memory."""
+        match job:
+            case Copy():
+                for source, target in zip(self.memory, self.spare, strict=True):
+                    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+            case Read(pid, addresses):
+                for address, view in zip(addresses, self.memory, strict=True):
+                    read(pid, address, view)
+            case Check():
+                for view in self.memory:
+                    xxhash.xxh3_64_intdigest(view)
 
     async def _hop(self, job: Hop) -> None:
         peer = await self.link.connect(job.peer.address, timeout=HOP_SECONDS)

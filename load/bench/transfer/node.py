@@ -19,9 +19,11 @@ from livescale.load.bench.transfer.node_messages import (
     Failed,
     Hello,
     Job,
+    Read,
     end_with_parent,
     tell,
 )
+from livescale.shared.links.cma import address_of
 from livescale.shared.links.contract import LinkError
 from livescale.shared.links.open import open_link
 from livescale.shared.memory.arena import Arena, placed_bytes
@@ -65,7 +67,8 @@ async def _serve(pipe: Connection, outfit: Outfit) -> None:
     memory_export = open_memory_export(outfit.settings, link.address)
     with ThreadPoolExecutor(1) as executor:
         mover = Mover(link, memory_export, memory, spare, executor)
-        tell(pipe, Hello(link.address, tuple(blocks)))
+        reads = Read(os.getpid(), tuple(map(address_of, memory))) if blocks else None
+        tell(pipe, Hello(link.address, tuple(blocks), reads))
         while data := await asyncio.to_thread(pipe.recv_bytes):
             tell(pipe, await mover.timed(msgspec.msgpack.decode(data, type=Job)))
     if memory_export is not None:

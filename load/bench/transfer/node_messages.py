@@ -18,6 +18,14 @@ class Copy(Message, frozen=True):
     """Copy the whole set within this process: what a hop is measured against."""
 
 
+class Read(Message, frozen=True):
+    """Have the kernel copy the whole set from process `pid`, where its blocks lie at `addresses`: what a hop over CMA
+    comes down to."""
+
+    pid: int
+    addresses: tuple[int, ...]
+
+
 class Check(Message, frozen=True):
     """Compute the checksum of each block, whatever is in it."""
 
@@ -64,14 +72,16 @@ class Meet(Message, frozen=True):
     ends: bool
 
 
-Job = Copy | Check | Hop | Share | Streams | Meet
+Job = Copy | Read | Check | Hop | Share | Streams | Meet
 
 
 class Hello(Message, frozen=True):
-    """A process is up: its address, and the blocks in its memory (the source's only)."""
+    """A process is up: its address, and the blocks in its memory (the source's only). `reads`: the job that copies
+    them to another process of this machine."""
 
     address: bytes
     blocks: tuple[Block, ...]
+    reads: Read | None = None
 
 
 class Done(Message, frozen=True):

@@ -1,5 +1,7 @@
 """Whether the kernel lets a process read others' memory, and what is said where it does not."""
 
+import ctypes
+import mmap
 import os
 import subprocess
 import sys
@@ -27,6 +29,23 @@ print(why_refused())
 
 def test_memory_can_be_read_here() -> None:
     assert cma.read_error(os.getpid()) is None
+
+
+def test_memory_is_read_where_it_lies_and_only_where_it_is_mapped() -> None:
+    there, here = memoryview(bytearray(b"some bytes")), memoryview(bytearray(10))
+    cma.read(os.getpid(), cma.address_of(there[5:]), here[:5])
+    assert bytes(here[:5]) == b"bytes"
+    with pytest.raises(OSError, match="Bad address"):
+        cma.read(os.getpid(), 0, here)
+
+
+def test_what_is_mapped_in_part_is_an_error() -> None:
+    pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    address = cma.address_of(memoryview(pages))
+    libc = ctypes.CDLL(None)
+    assert libc.mprotect(ctypes.c_void_p(address + mmap.PAGESIZE), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    with pytest.raises(OSError, match="Bad address"):
+        cma.read(os.getpid(), address, memoryview(bytearray(2 * mmap.PAGESIZE)))
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of system calls are those of x86-64")

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+import uvloop
 
 from livescale.shared.runtime.moving_deadline import MovingDeadline
 from livescale.shared.simulation.virtual_clock import machine_time
@@ -98,3 +99,17 @@ def test_a_time_that_has_ended_stays_so() -> None:
         await asyncio.sleep(20.0)
 
     run(main())
+
+
+def test_on_uvloop_it_moves_and_ends_also_when_it_is_due_at_once() -> None:
+    async def main() -> None:
+        now = asyncio.get_running_loop().time
+        async with MovingDeadline(now()) as deadline:  # uvloop has no timer for that
+            deadline.move(now() + FOREVER)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        with pytest.raises(TimeoutError):
+            async with MovingDeadline(now()):
+                await asyncio.sleep(FOREVER)
+
+    uvloop.run(main())

@@ -16,6 +16,7 @@ def test_it_prints_a_line_for_the_hop_and_for_each_chain(transport: str) -> None
     result = CliRunner().invoke(transfer, [*flags, *cases, "--receivers", "1", "--receivers", "3"])
     records = {record["case"]: record for record in records_of(result)}
     assert {"memcpy", "hop", "hop, checksums", "chain of 1", "chain of 3"} <= set(records), result.output
+    assert ("kernel's copy" in records) == (transport == "ucx")
     assert records["chain of 3"]["against"] == pytest.approx(2 * (16 << 20) / 200e6, rel=1e-3)
     assert records["chain of 3"]["ratio"] >= 0.9
     assert result.exit_code == (0 if all(record["ok"] is not False for record in records.values()) else 1)
