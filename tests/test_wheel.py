@@ -30,7 +30,7 @@ DATA = {
     "livescale/shared/systems.yaml",
     *(f"livescale/{path.relative_to(ROOT)}" for path in ROOT.glob("shared/topologies/*.yaml")),
 }
-LARGEST_WHEEL = 2_000_000
+LARGEST_WHEEL = 2_500_000
 BUILD_SECONDS, COMMAND_SECONDS = 300, 120
 SHOW_KERNELS = """
 import livescale
