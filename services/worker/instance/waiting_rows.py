@@ -1,7 +1,7 @@
 """Which tokens leave a worker now, and which with those of the next steps. Pure: time is an argument.
 
 A frame wakes the bus's server, a gateway and a client. Where steps are shorter than that takes, these would take the
-processor from them for each token, though nobody can tell tokens apart that are made within a millisecond.
+processor from them for each token, though nobody can tell tokens apart that are made within three milliseconds.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from livescale.shared.messages.requests import Tokens
 
 # The time between two frames to a gateway. First and last tokens, and all that is large, do not wait.
-FRAME_SECONDS = 0.001
+FRAME_SECONDS = 0.003
 
 
 class WaitingRows:
