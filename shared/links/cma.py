@@ -10,6 +10,9 @@ YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 YAMA_NEEDS_RIGHTS = 2  # from here on only with CAP_SYS_PTRACE; below that UCX itself allows it to others
 CAP_SYS_PTRACE = 19
 
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.process_vm_readv.restype = ctypes.c_ssize_t
+
 
 class _Span(ctypes.Structure):
     """`struct iovec`: an address and a number of bytes."""
@@ -49,10 +52,8 @@ def read_error(pid: int) -> str | None:
 
 def read(pid: int, address: int, into: memoryview) -> None:
     """Fill `into` from the memory of process `pid` at `address`, by one call of the kernel. Raises OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.process_vm_readv.restype = ctypes.c_ssize_t
     remote, local = _Span(address, into.nbytes), _Span(address_of(into), into.nbytes)
-    done = libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
+    done = _libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
     if done != into.nbytes:
         number = ctypes.get_errno() if done < 0 else errno.EFAULT  # a part is read where the rest is not mapped there
         raise OSError(number, os.strerror(number))

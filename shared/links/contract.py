@@ -4,7 +4,7 @@ There are two implementations, `UcxLink` and `SocketLink`, chosen by a setting (
 silently. A shaped link limits what leaves this process to a rate, which nothing but the link knows.
 """
 
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -19,9 +19,14 @@ Views = MutableSequence[memoryview] | Sequence[DeviceBytes]  # of a model's bloc
 
 @dataclass(frozen=True)
 class Buffer:
-    """Bytes to send from or to receive into, in the host's memory or a GPU's. The link keeps them alive meanwhile."""
+    """Bytes to send from or to receive into, in the host's memory or a GPU's. The link keeps them alive meanwhile.
+
+    Where a link that receives notices pieces of a message, `on_piece` is called with them in their order, in a thread:
+    with each before the next one is filled, or with none. What was given to it is not written again.
+    """
 
     view: View
+    on_piece: Callable[[memoryview], None] | None = None
 
     @property
     def size_bytes(self) -> int:

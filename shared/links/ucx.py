@@ -15,7 +15,8 @@ from ucxx._lib.arr import Array
 from ucxx.exceptions import UCXError
 
 from livescale.shared.links.contract import LinkError
-from livescale.shared.links.ucx_engine import UcxEngine, link_address, memory_at, worker_address
+from livescale.shared.links.ucx_address import link_address, memory_at, readable_memory, worker_address
+from livescale.shared.links.ucx_engine import UcxEngine
 from livescale.shared.links.ucx_kept import (
     AGAIN,
     CONTROL,
@@ -61,7 +62,7 @@ class UcxLink:
 
     @property
     def address(self) -> bytes:
-        return link_address(self._engine.address, self._engine.memory)
+        return link_address(self._engine.address, self._engine.memory, self._engine.mark)
 
     @property
     def most_kept(self) -> int:
@@ -120,8 +121,8 @@ class UcxLink:
         return self._peer(address, endpoint, channel, secret)
 
     def _peer(self, address: bytes, endpoint: UcxEndpoint, channel: int, secret: bytes) -> UcxPeer:
-        lost = partial(self._lost, address)
-        peer = UcxPeer(self._engine, endpoint, self._mine, memory_at(address), channel, secret, lost)
+        lost, source = partial(self._lost, address), readable_memory(self.address, address)
+        peer = UcxPeer(self._engine, endpoint, self._mine, memory_at(address), channel, secret, lost, source)
         self._peers[address, channel] = peer
         return peer
 

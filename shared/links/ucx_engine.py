@@ -16,30 +16,28 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p, sizeof
 from pathlib import Path
 from typing import Any
 
-import xxhash
 from ucxx._lib.arr import Array
 from ucxx._lib.libucxx import Feature, UCXAddress, UCXContext, UCXEndpoint, UCXRequest, UCXWorker
 from ucxx.exceptions import UCXError
 
+from livescale.shared.links.cma import why_refused
 from livescale.shared.links.contract import LinkError
-from livescale.shared.links.link_path import MemoryKind, memory_kind
+from livescale.shared.links.link_path import memory_kind
+from livescale.shared.links.process_memory import NOWHERE, own_mark
 
 # While a peer connects UCX's descriptor is ready all the time, and nothing is. After so many looks for nothing each is
 # followed by a rest: the peer may have to share a core with us.
 LOOKS, REST_SECONDS = 8, 0.001  # uvloop counts in milliseconds
-SLICE_SECONDS = 0.0005  # the longest the loop is held; a 16 MiB copy is spread over several slices
+SLICE_SECONDS = 0.0005  # the longest the loop is held; a large message is spread over several slices
 TICK_SECONDS = 0.2  # an event lost by epoll costs no more than this
 SIOCGIFADDR = 0x8915
 GPUDIRECT = Path("/sys/module/nvidia_peermem")
 TRANSPORT = re.compile(r"-- (\w+)/")  # in what UCX says of its context: "resource 1 : md 1 dev 1 flags -- tcp/lo"
-
-# What way parameters take depends on both ends' memory.
-SCHEMES: dict[MemoryKind, bytes] = {"host": b"ucx:host:", "pinned": b"ucx:pinned:", "cuda": b"ucx:cuda:"}
-DIGEST_BYTES = 8
 
 FIELD_TRANSPORTS = 1 << 3
 NAME_BYTES, ADDRESS_WORDS = 32, 16
@@ -61,8 +59,12 @@ class UcxEngine:
             use_gpu(memory)
         self._context: Any = UCXContext(_settings(bind), (Feature.TAG, Feature.WAKEUP))
         read_routes()
+        transports = set(TRANSPORT.findall(self._context.info))
         if self.memory == "cuda":
-            check_reach(memory, set(TRANSPORT.findall(self._context.info)))
+            check_reach(memory, transports)
+        # Where UCX is told to leave CMA alone, the links of one machine may be shaped.
+        self.mark = own_mark() if "cma" in transports and why_refused() is None else NOWHERE
+        self.copying = ThreadPoolExecutor(1, "cma")
         self.worker: Any = UCXWorker(self._context, enable_delayed_submission=False, enable_python_future=False)
         self.worker.init_blocking_progress_mode()
         self.address = bytes(memoryview(self.worker.address))
@@ -128,6 +130,7 @@ class UcxEngine:
         for endpoint, _ in closing:
             self.close_endpoint(endpoint)
         self.reap()
+        self.copying.shutdown()
         if self._soon is not None:
             self._soon.cancel()
         self._pending.clear()
@@ -241,31 +244,6 @@ def device_of(address: str) -> str:
             if socket.inet_ntoa(found[20:24]) == wanted:
                 return name
     raise LinkError(f"bind: no network device of this machine has the address {address}")
-
-
-def link_address(worker: bytes, memory: MemoryKind) -> bytes:
-    """The address of a link: the kind of memory, a checksum, and the address of its UCX `worker`."""
-    return SCHEMES[memory] + xxhash.xxh3_64_digest(worker) + worker
-
-
-def worker_address(address: bytes) -> bytes:
-    """The address of the UCX worker in a link's address.
-
-    Raises LinkError for a damaged one, which UCX would not notice.
-    """
-    rest = address.removeprefix(SCHEMES[memory_at(address)])
-    digest, raw = rest[:DIGEST_BYTES], rest[DIGEST_BYTES:]
-    if xxhash.xxh3_64_digest(raw) != digest:
-        raise LinkError(f"connect: {address[:16]!r}... is a damaged address")
-    return raw
-
-
-def memory_at(address: bytes) -> MemoryKind:
-    """What the process at this address keeps parameters in. Raises LinkError."""
-    for memory, scheme in SCHEMES.items():
-        if address.startswith(scheme):
-            return memory
-    raise LinkError(f"connect: {address[:16]!r}... is not the address of a UCX link")
 
 
 class _Transport(Structure):

@@ -59,9 +59,12 @@ class UcxEndpoint:
 
     def tell(self, word: bytes) -> UCXRequest:
         """Say a word without waiting until it has left."""
-        request, memory = self.say(word)
-        self._engine.watch(request, memory)
+        return self.post(*self.say(word))
+
+    def post(self, request: UCXRequest, memory: Array) -> UCXRequest:
+        """Have a request completed that nobody waits for."""
         self.requests.add(request)
+        self._engine.watch(request, memory).add_done_callback(lambda _: self.requests.discard(request))
         return request
 
     def about(self, said: bytes, channel: int = 0) -> bytes:

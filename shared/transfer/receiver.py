@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
-from livescale.shared.links.contract import Buffer, Link, LinkError, View, checksum
+from livescale.shared.links.contract import Buffer, Link, LinkError, View
 from livescale.shared.links.link_path import MAPPED, LinkPath
 from livescale.shared.memory.segment import Segment
 from livescale.shared.messages.parameters import Block
@@ -20,6 +20,7 @@ from livescale.shared.runtime.moving_deadline import MovingDeadline
 from livescale.shared.runtime.waiting import together
 from livescale.shared.transfer.arrivals import ChunkArrivals
 from livescale.shared.transfer.chunks import Chunk, select
+from livescale.shared.transfer.digests import BlockDigest
 from livescale.shared.transfer.flow_end import (
     LONG_SECONDS,
     TOLD,
@@ -129,6 +130,7 @@ class BlockReceiver:
         self._link = link
         self._copy = copy
         self._blocks = blocks
+        self._digests = [BlockDigest() for _ in blocks]
         self._executor = executor
         self._events = events
         self._tasks = tasks
@@ -191,7 +193,7 @@ class BlockReceiver:
 
     async def _checksum(self, number: int) -> int:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, checksum, self._copy.memory[number])
+        return await loop.run_in_executor(self._executor, self._digests[number].of, self._copy.memory[number])
 
     async def _fetch(self, end: FlowEnd, chunks: tuple[Chunk, ...]) -> None:
         await self._ended()  # what they were asked for is ours now
@@ -210,8 +212,7 @@ class BlockReceiver:
         async def lane(chunks: tuple[Chunk, ...]) -> None:
             for chunk in chunks:
                 is_shared = chunk.block in mapped
-                buffer = Buffer(memoryview(bytearray(TOLD))) if is_shared else self._copy.buffer(chunk)
-                await peer.receive(end.tag(chunk), buffer, timeout=LONG_SECONDS)
+                await peer.receive(end.tag(chunk), self._buffer(chunk, is_shared), timeout=LONG_SECONDS)
                 timeout.moved(now())
                 deadline.move(timeout.due)
                 self._arrived(chunk, end.ticket, is_shared)
@@ -235,6 +236,11 @@ class BlockReceiver:
             raise end.failed(f"nothing arrived for {timeout.limit:g} s") from None
         except LinkError as error:
             raise end.failed(str(error)) from error
+
+    def _buffer(self, chunk: Chunk, is_shared: bool) -> Buffer:
+        if is_shared:
+            return Buffer(memoryview(bytearray(TOLD)))
+        return replace(self._copy.buffer(chunk), on_piece=self._digests[chunk.block].write(chunk.offset))
 
     def _arrived(self, chunk: Chunk, ticket: int, is_shared: bool) -> None:
         self.mapped.decide()

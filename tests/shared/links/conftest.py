@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from livescale.shared.links import ucx_peer
 from livescale.shared.links.contract import Link, Peer
 from livescale.shared.links.open import open_link
 from livescale.shared.runtime.settings import LinkSettings
@@ -22,8 +23,12 @@ class Pair:
     to_b: Peer
 
 
-@pytest.fixture(params=["ucx", "socket"])
-def settings(request: pytest.FixtureRequest) -> LinkSettings:
+@pytest.fixture(params=["ucx", "copied", "socket"])
+def settings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LinkSettings:
+    """`copied`: UCX, and even the smallest message is copied from where it lies at the sender."""
+    if request.param == "copied":
+        monkeypatch.setattr(ucx_peer, "LEAST_COPIED", 1)
+        return LinkSettings(transport="ucx")
     return LinkSettings(transport=request.param)
 
 

@@ -7,7 +7,7 @@ from livescale.shared.links.contract import Buffer
 from livescale.shared.links.open import open_link
 from livescale.shared.runtime.settings import LinkSettings
 
-CHUNK = 1 << 20
+CHUNK = 2 << 20  # large enough to be copied by its receiver
 
 
 async def run(transport: str) -> None:

@@ -6,9 +6,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from livescale.shared.links import process_memory, ucx_peer
 from livescale.shared.links.open import open_link
 from livescale.shared.runtime.settings import LinkSettings
-from tests.shared.transfer.transfer_peer import OpenPeers, TransferPeer
+from tests.shared.transfer.transfer_peer import CHUNK, OpenPeers, TransferPeer
 
 
 @pytest.fixture
@@ -17,14 +18,21 @@ def executor() -> Iterator[Executor]:
         yield pool
 
 
-@pytest.fixture(params=["ucx", "socket"])
-async def open_peers(request: pytest.FixtureRequest, executor: Executor) -> AsyncIterator[OpenPeers]:
+@pytest.fixture(params=["ucx", "copied", "socket"])
+async def open_peers(
+    request: pytest.FixtureRequest, executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[OpenPeers]:
+    """`copied`: over UCX, and chunks are copied from where they lie at the sender, and hashed meanwhile."""
+    settings = LinkSettings(transport="socket" if request.param == "socket" else "ucx")
+    if request.param == "copied":
+        monkeypatch.setattr(ucx_peer, "LEAST_COPIED", CHUNK // 8)
+        monkeypatch.setattr(process_memory, "PIECE_BYTES", CHUNK // 4)
     async with AsyncExitStack() as stack:
         made: list[TransferPeer] = []
 
         async def open_some(count: int) -> list[TransferPeer]:
             for _ in range(count):
-                link = await open_link(LinkSettings(transport=request.param))
+                link = await open_link(settings)
                 stack.push_async_callback(link.close)
                 made.append(await stack.enter_async_context(TransferPeer(f"worker-{len(made)}", link, executor)))
             return made[-count:]
