@@ -106,12 +106,15 @@ class SparseBytes(DeviceBytes):
         start, stop, _ = part.indices(self.nbytes)
         return type(self)(self._sparse, self._offset + start, max(stop - start, 0))
 
+    def __setitem__(self, part: slice, content: bytes) -> None:
+        self[part].fill(content)
+
     def fill(self, content: bytes) -> None:
         """Write bytes that are known by a name alone."""
         self.put(SparseContent(self.nbytes, [Extent(0, self.nbytes, content, 0)]))
 
-    def written(self) -> bytes:
-        """Return all bytes, of memory where each content is as long as what it was written to, and 0 elsewhere."""
+    def __bytes__(self) -> bytes:
+        """All bytes, of memory where each content is as long as what it was written to, and 0 elsewhere."""
         data = bytearray(self.nbytes)
         for start, stop, content, origin in self.copy().extents:
             data[start:stop] = content[origin : origin + stop - start]

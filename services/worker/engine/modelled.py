@@ -20,7 +20,7 @@ from livescale.services.worker.engine.contract import (
     StageResult,
     rows_of,
 )
-from livescale.services.worker.engine.modelled_engine import ModelledEngine, zeros
+from livescale.services.worker.engine.modelled_engine import KvBytes, ModelledEngine, zeros
 from livescale.services.worker.engine.modelled_steps import (
     blocks_seconds,
     embedding_seconds,
@@ -68,7 +68,7 @@ class ModelledRunner:
         speed: float,
         clock: Clock,
         host_bytes: int = 0,
-        new_memory: Callable[[int], View] = zeros,
+        new_memory: Callable[[int], KvBytes] = zeros,
     ) -> None:
         """`memory_bytes` and `host_bytes` are for the KV cache and KV in host memory; they are counted and not
         taken. KV that is exported goes into `new_memory`."""

@@ -5,6 +5,7 @@ KV outside of the cache lies in the host's memory, or in that of a simulation, w
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -34,43 +35,34 @@ from livescale.services.worker.scheduling.batch import (
     kv_bytes,
     slice_bytes,
 )
-from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.requests import TokenLogprobs
 from livescale.shared.simulation.sparse_memory import SparseBytes
 
+KvBytes = memoryview | SparseBytes
 
-def zeros(size_bytes: int) -> View:
+
+def zeros(size_bytes: int) -> KvBytes:
     """Memory of the host that is all 0."""
     return memoryview(bytearray(size_bytes))
 
 
-def export(kv: ModelledKv, slots: range, layers: range, data: View) -> None:
+def export(kv: ModelledKv, slots: range, layers: range, data: KvBytes) -> None:
     """Write what `layers` have in `slots` into `data`, which is all 0, each layer's part as long as the others'."""
     for place, states in kv.export(slots, layers, data.nbytes // len(layers)):
-        part = data[place : place + len(states)]
-        if isinstance(part, memoryview):
-            part[:] = states
-        else:
-            assert isinstance(part, SparseBytes)
-            part.fill(states)
+        data[place : place + len(states)] = states
 
 
-def take(kv: ModelledKv, slots: range, layers: range, data: View) -> None:
+def take(kv: ModelledKv, slots: range, layers: range, data: KvBytes) -> None:
     """Store what `export` wrote for as many slots of these layers."""
     kv.take(slots, layers, _parts(len(layers), len(slots) * STATE_BYTES, data))
 
 
-def _parts(count: int, size_bytes: int, data: View) -> Iterator[bytes]:
+def _parts(count: int, size_bytes: int, data: KvBytes) -> Iterator[bytes]:
     """The first bytes of each of `count` parts."""
     for number in range(count):
         start = number * (data.nbytes // count)
-        part = data[start : start + size_bytes]
-        if isinstance(part, memoryview):
-            yield part.tobytes()
-        else:
-            assert isinstance(part, SparseBytes)
-            yield part.written()
+        yield bytes(data[start : start + size_bytes])
 
 
 OnMissing = Callable[[ScheduledChunk, range], None]
@@ -86,7 +78,7 @@ class ModelledEngine:
         block_tokens: int,
         host_blocks: int = 0,
         on_missing: OnMissing = lambda chunk, layers: None,
-        new_memory: Callable[[int], View] = zeros,
+        new_memory: Callable[[int], KvBytes] = zeros,
     ) -> None:
         """`on_missing` is called with a chunk and layers that attended to something else than the request's KV.
         Exported KV goes into `new_memory`."""
@@ -146,19 +138,19 @@ class ModelledEngine:
             partial.done += 1
         return run
 
-    def export_kv(self, blocks: range, layers: int) -> View:
+    def export_kv(self, blocks: range, layers: int) -> KvBytes:
         tokens = len(blocks) * self._block_tokens
         data = self._new_memory(kv_bytes(self._manifest, tokens, layers, self._block_tokens))
         export(self._kv, self._kv.slots(blocks), range(layers), data)
         return data
 
     def export_slices(self, slices: Sequence[KvSlice], spare_bytes: int = 0) -> memoryview:
-        data = memoryview(bytearray(self._slices_bytes(slices) + spare_bytes))
+        data = self._new_memory(self._slices_bytes(slices) + spare_bytes)
         for one, part in self._parts(slices, data):
             export(self._kv, self._kv.slots(one.blocks)[one.start : one.stop], one.layers, part)
-        return data
+        return cast("memoryview", data)  # only a modelled engine has other memory, and knows it
 
-    def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
+    def import_slices(self, slices: Sequence[KvSlice], data: KvBytes) -> None:
         """Raises ValueError for a wrong number of bytes."""
         expected = self._slices_bytes(slices)
         if data.nbytes != expected:
@@ -181,7 +173,7 @@ class ModelledEngine:
     def _slices_bytes(self, slices: Sequence[KvSlice]) -> int:
         return sum(slice_bytes(self._manifest, one) for one in slices)
 
-    def _parts(self, slices: Sequence[KvSlice], data: memoryview) -> Iterator[tuple[KvSlice, memoryview]]:
+    def _parts(self, slices: Sequence[KvSlice], data: KvBytes) -> Iterator[tuple[KvSlice, KvBytes]]:
         start = 0
         for one in slices:
             stop = start + slice_bytes(self._manifest, one)
