@@ -9,10 +9,11 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from livescale.services.worker.engine.contract import BlockMissing, LayerwiseRun, Slab, StageResult, slabs
+from livescale.services.worker.engine.contract import BlockMissing, LayerwiseRun, Slab, StageResult, slabs, zeros
 from livescale.services.worker.engine.modelled_kv import ModelledKv
 from livescale.services.worker.engine.modelled_steps import (
     STATE_BYTES,
+    HostMemory,
     choose_token,
     damaged,
     even_logprobs,
@@ -37,28 +38,20 @@ from livescale.services.worker.scheduling.batch import (
 )
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.requests import TokenLogprobs
-from livescale.shared.simulation.sparse_memory import SparseBytes
-
-KvBytes = memoryview | SparseBytes
 
 
-def zeros(size_bytes: int) -> KvBytes:
-    """Memory of the host that is all 0."""
-    return memoryview(bytearray(size_bytes))
-
-
-def export(kv: ModelledKv, slots: range, layers: range, data: KvBytes) -> None:
+def export(kv: ModelledKv, slots: range, layers: range, data: HostMemory) -> None:
     """Write what `layers` have in `slots` into `data`, which is all 0, each layer's part as long as the others'."""
     for place, states in kv.export(slots, layers, data.nbytes // len(layers)):
         data[place : place + len(states)] = states
 
 
-def take(kv: ModelledKv, slots: range, layers: range, data: KvBytes) -> None:
+def take(kv: ModelledKv, slots: range, layers: range, data: HostMemory) -> None:
     """Store what `export` wrote for as many slots of these layers."""
     kv.take(slots, layers, _parts(len(layers), len(slots) * STATE_BYTES, data))
 
 
-def _parts(count: int, size_bytes: int, data: KvBytes) -> Iterator[bytes]:
+def _parts(count: int, size_bytes: int, data: HostMemory) -> Iterator[bytes]:
     """The first bytes of each of `count` parts."""
     for number in range(count):
         start = number * (data.nbytes // count)
@@ -78,10 +71,10 @@ class ModelledEngine:
         block_tokens: int,
         host_blocks: int = 0,
         on_missing: OnMissing = lambda chunk, layers: None,
-        new_memory: Callable[[int], KvBytes] = zeros,
+        new_memory: Callable[[int], HostMemory] = zeros,
     ) -> None:
         """`on_missing` is called with a chunk and layers that attended to something else than the request's KV.
-        Exported KV goes into `new_memory`."""
+        Exported KV and activations of single layers go into `new_memory`."""
         self.layers = manifest.config.num_hidden_layers
         self._manifest = manifest
         self._block_tokens = block_tokens
@@ -127,7 +120,7 @@ class ModelledEngine:
         layer = partials[0].done
         self._need((layer + 1,) if layer else (0, 1))
         row_bytes = activation_bytes(self._manifest, 1) if self._leads else STATE_BYTES  # of others nothing is read
-        run = list(slabs(partials, row_bytes))
+        run = list(slabs(partials, row_bytes, self._new_memory))
         for slab in run:
             for chunk, activation in zip(slab.chunks, slab.activations, strict=True):
                 came = read_states(activation, len(chunk.tokens)) if layer and self._leads else None
@@ -138,7 +131,7 @@ class ModelledEngine:
             partial.done += 1
         return run
 
-    def export_kv(self, blocks: range, layers: int) -> KvBytes:
+    def export_kv(self, blocks: range, layers: int) -> HostMemory:
         tokens = len(blocks) * self._block_tokens
         data = self._new_memory(kv_bytes(self._manifest, tokens, layers, self._block_tokens))
         export(self._kv, self._kv.slots(blocks), range(layers), data)
@@ -150,7 +143,7 @@ class ModelledEngine:
             export(self._kv, self._kv.slots(one.blocks)[one.start : one.stop], one.layers, part)
         return cast("memoryview", data)  # only a modelled engine has other memory, and knows it
 
-    def import_slices(self, slices: Sequence[KvSlice], data: KvBytes) -> None:
+    def import_slices(self, slices: Sequence[KvSlice], data: HostMemory) -> None:
         """Raises ValueError for a wrong number of bytes."""
         expected = self._slices_bytes(slices)
         if data.nbytes != expected:
@@ -173,7 +166,7 @@ class ModelledEngine:
     def _slices_bytes(self, slices: Sequence[KvSlice]) -> int:
         return sum(slice_bytes(self._manifest, one) for one in slices)
 
-    def _parts(self, slices: Sequence[KvSlice], data: KvBytes) -> Iterator[tuple[KvSlice, KvBytes]]:
+    def _parts(self, slices: Sequence[KvSlice], data: HostMemory) -> Iterator[tuple[KvSlice, HostMemory]]:
         start = 0
         for one in slices:
             stop = start + slice_bytes(self._manifest, one)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from livescale.services.worker.engine.contract import LayerwiseRun
-from livescale.services.worker.engine.modelled_engine import ModelledEngine, export, take, zeros
+from livescale.services.worker.engine.contract import LayerwiseRun, zeros
+from livescale.services.worker.engine.modelled_engine import ModelledEngine, export, take
 from livescale.services.worker.engine.modelled_kv import ModelledKv
 from livescale.services.worker.engine.modelled_steps import STATE_BYTES, first_state, follow
 from livescale.services.worker.scheduling.batch import (
