@@ -69,7 +69,7 @@ class ModelledKv:
         """The state in the last of `slots`, if all that `layers` have in them are the states that follow `before`."""
         state, slot, layers = before, slots.start, layers & self._model or layers
         while slot < slots.stop:
-            have, stop, parts = 0, slots.stop, list[KvExtent]()
+            have, stop, parts = 0, slots.stop, []
             for extent in self._extents.get(slot // self._block_tokens, ()):
                 if extent.layers & layers and extent.start <= slot < extent.stop:
                     if not follows(state, extent.states[slot - extent.origin]):
@@ -78,10 +78,14 @@ class ModelledKv:
                     if extent.stop < stop:
                         stop = extent.stop
                     parts.append(extent)
-            ends = {extent.states[stop - 1 - extent.origin] for extent in parts}
-            if layers & ~have or len(ends) != 1:
+                    if not layers & ~have:
+                        break  # each layer is in one extent only
+            if layers & ~have:
                 return None
-            [state], slot = ends, stop
+            end = stop - 1
+            state, slot = parts[0].states[end - parts[0].origin], stop
+            if len(parts) > 1 and any(one.states[end - one.origin] != state for one in parts):
+                return None
         return state
 
     def read(self, slots: range, layer: int) -> "array[int] | None":

@@ -169,8 +169,8 @@ def read_states(data: HostMemory, rows: int) -> "array[int]":
 def _named_states(data: SparseBytes, rows: int) -> "array[int]":
     """The states that are written in sparse memory; 0 in rows where nothing is."""
     states, row_bytes = array("Q", bytes(rows * STATE_BYTES)), data.nbytes // rows
-    for start, stop, content, origin in data.copy().extents:
-        first, last = -(-start // row_bytes), -(-stop // row_bytes)  # the rows that begin in it
-        place = (origin - start) // row_bytes + first
-        states[first:last] = array("Q", content[place * STATE_BYTES : (place + last - first) * STATE_BYTES])
+    for one in data.copy().extents:
+        first, last = -(-one.start // row_bytes), -(-one.stop // row_bytes)  # the rows that begin in it
+        place = (one.origin - one.start) // row_bytes + first
+        states[first:last] = array("Q", one.content[place * STATE_BYTES : (place + last - first) * STATE_BYTES])
     return states
