@@ -19,6 +19,7 @@ from livescale.services.worker.engine.modelled_steps import (
     even_logprobs,
     first_state,
     follow,
+    follows,
     made_up_vector,
     prompt_states,
     read_states,
@@ -121,15 +122,35 @@ class ModelledEngine:
         self._need((layer + 1,) if layer else (0, 1))
         row_bytes = activation_bytes(self._manifest, 1) if self._leads else STATE_BYTES  # of others nothing is read
         run = list(slabs(partials, row_bytes, self._new_memory))
-        for slab in run:
-            for chunk, activation in zip(slab.chunks, slab.activations, strict=True):
-                came = read_states(activation, len(chunk.tokens)) if layer and self._leads else None
-                states = self._run(chunk, range(layer, layer + 1), came)
-                if states != came:
-                    write_states(activation, states)
         for partial in partials:
+            if not (layer and self._leads and self._pass_on(partial)):
+                self._run_chunks(partial)
             partial.done += 1
         return run
+
+    def _pass_on(self, partial: LayerwiseRun) -> bool:
+        """Run the next layer of all rows at once, where they are as the layer before has left them here: then they stay
+        so, as nearly always. Returns whether they were."""
+        first, mask = partial.chunks[0], self._kv.mask(range(partial.done, partial.done + 1))
+        begin = first.blocks.start * self._block_tokens
+        slots = range(begin + first.start, begin + partial.chunks[-1].stop)
+        states = self._kv.read(slots, partial.done - 1)
+        before = self._kv.last(range(begin, slots.start), mask, self._origin)
+        if states is None or before is None or not follows(before, states[0]):
+            return False
+        if read_states(partial.activation, len(slots)) != states:
+            return False
+        self._kv.write(slots.start, states, mask)
+        return True
+
+    def _run_chunks(self, partial: LayerwiseRun) -> None:
+        """Run the next layer of each chunk by itself."""
+        layer = partial.done
+        for chunk, activation in partial.parts():
+            came = read_states(activation, len(chunk.tokens)) if layer and self._leads else None
+            states = self._run(chunk, range(layer, layer + 1), came)
+            if states != came:
+                write_states(activation, states)
 
     def export_kv(self, blocks: range, layers: int) -> HostMemory:
         tokens = len(blocks) * self._block_tokens
