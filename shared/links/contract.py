@@ -5,10 +5,10 @@ silently. A shaped link limits what leaves this process to a rate, which nothing
 """
 
 from collections.abc import Callable, MutableSequence, Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import xxhash
+from msgspec import Struct
 
 from livescale.shared.links.link_path import LinkPath
 from livescale.shared.memory.devices import DeviceBytes
@@ -17,8 +17,7 @@ View = memoryview | DeviceBytes
 Views = MutableSequence[memoryview] | Sequence[DeviceBytes]  # of a model's blocks, all in the same kind of memory
 
 
-@dataclass(frozen=True)
-class Buffer:
+class Buffer(Struct, frozen=True):
     """Bytes to send from or to receive into, in the host's memory or a GPU's. The link keeps them alive meanwhile.
 
     Where a link that receives notices pieces of a message, `on_piece` is called with them in their order, in a thread:

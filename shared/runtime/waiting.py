@@ -14,13 +14,16 @@ class Changes:
     """Wakes all waiting tasks at each change. Each looks whether it was the one that it waits for."""
 
     def __init__(self) -> None:
-        self._next = asyncio.Event()
+        self._next: asyncio.Event | None = None  # while a task waits: there are more changes than waits
 
     def tell(self) -> None:
-        self._next.set()
-        self._next = asyncio.Event()
+        if self._next is not None:
+            self._next.set()
+            self._next = None
 
     async def wait(self) -> None:
+        if self._next is None:
+            self._next = asyncio.Event()
         await self._next.wait()
 
 

@@ -93,6 +93,8 @@ class FairFlows:
         """Deal rates where something has changed. Returns the flows that have another rate from `now` on."""
         flows, numbers = self._concerned()
         self._changed.clear()
+        if not flows:
+            return []
         used_by = [[numbers[resource] for resource in flow.resources] for flow in flows]
         rates = fair_rates(used_by, [resource.rate for resource in numbers], [NEVER] * len(flows))
         others = [(flow, rate) for flow, rate in zip(flows, rates, strict=True) if rate != flow.rate]

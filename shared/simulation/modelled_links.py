@@ -7,7 +7,8 @@ ends a channel fails what waits for it at the other end a moment later. Wrap the
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from livescale.shared.links.contract import Buffer, LinkError, View
 from livescale.shared.links.link_path import LinkPath
@@ -20,7 +21,7 @@ Content = bytes | memoryview | SparseContent  # of a message, by the kind of its
 Way = tuple[bytes, bytes, int, bytes]  # from one address to another, on a channel, under a secret
 
 
-class Receive(NamedTuple):
+class Receive(Struct, frozen=True):
     """A receive that waits for a message: `came` says how many bytes it had. Bytes for which `view` has no room are
     not written."""
 

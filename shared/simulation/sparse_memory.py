@@ -7,13 +7,16 @@ description: one that is damaged, mixed up, or not whole has another.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Self
+from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from livescale.shared.memory.arena import BumpAllocator
 from livescale.shared.memory.devices import DeviceBytes
 
 
-class Extent(NamedTuple):
+class Extent(Struct, frozen=True):
     """The bytes `start` to `stop` - 1 of some memory: those of `content` from `origin` on."""
 
     start: int
@@ -69,7 +72,7 @@ class SparseMemory:
         first = bisect_left(self._extents, start, key=_stop)
         last = bisect_right(self._extents, stop, key=_start)
         near = self._extents[first:last]
-        before = [each._replace(stop=min(each.stop, start)) for each in near if each.start < start]
+        before = [replace(each, stop=min(each.stop, start)) for each in near if each.start < start]
         after = [_from(each, max(each.start, stop)) for each in near if each.stop > stop]
         new = [Extent(start + each.start, start + each.stop, each.content, each.origin) for each in extents]
         self._extents[first:last] = _joined([*before, *new, *after])
@@ -79,12 +82,7 @@ class SparseMemory:
         if len(extents) != 1 or not self._extents:
             return False
         last, more = self._extents[-1], extents[0]
-        return (
-            last.stop == start
-            and more.start == 0
-            and last.content == more.content
-            and last.origin + last.stop - last.start == more.origin
-        )
+        return last.stop == start and more.start == 0 and _goes_on(last, more)
 
 
 class SparseBytes(DeviceBytes):
@@ -106,15 +104,18 @@ class SparseBytes(DeviceBytes):
         start, stop, _ = part.indices(self.nbytes)
         return type(self)(self._sparse, self._offset + start, max(stop - start, 0))
 
+    def __setitem__(self, part: slice, content: bytes) -> None:
+        self[part].fill(content)
+
     def fill(self, content: bytes) -> None:
         """Write bytes that are known by a name alone."""
         self.put(SparseContent(self.nbytes, [Extent(0, self.nbytes, content, 0)]))
 
-    def written(self) -> bytes:
-        """Return all bytes, of memory where each content is as long as what it was written to, and 0 elsewhere."""
+    def __bytes__(self) -> bytes:
+        """All bytes, of memory where each content is as long as what it was written to, and 0 elsewhere."""
         data = bytearray(self.nbytes)
-        for start, stop, content, origin in self.copy().extents:
-            data[start:stop] = content[origin : origin + stop - start]
+        for one in self.copy().extents:
+            data[one.start : one.stop] = one.content[one.origin : one.origin + one.stop - one.start]
         return bytes(data)
 
     def copy(self) -> SparseContent:
@@ -126,8 +127,9 @@ class SparseBytes(DeviceBytes):
 
     def pieces(self) -> Iterator[memoryview]:
         """What the bytes are, in place of the bytes."""
-        for start, stop, content, origin in self.copy().extents:
-            yield memoryview(b"%d %d %d %d " % (start, stop, origin, len(content)) + content)
+        for one in self.copy().extents:
+            head = b"%d %d %d %d " % (one.start, one.stop, one.origin, len(one.content))
+            yield memoryview(head + one.content)
 
 
 class SparseKv(SparseBytes):
@@ -160,7 +162,12 @@ def _stop(extent: Extent) -> int:
 
 
 def _from(extent: Extent, start: int) -> Extent:
-    return extent._replace(start=start, origin=extent.origin + start - extent.start)
+    return replace(extent, start=start, origin=extent.origin + start - extent.start)
+
+
+def _goes_on(extent: Extent, other: Extent) -> bool:
+    """Whether the content of one goes on in the other."""
+    return extent.content == other.content and extent.origin + extent.stop - extent.start == other.origin
 
 
 def _joined(extents: Sequence[Extent]) -> list[Extent]:
@@ -168,8 +175,8 @@ def _joined(extents: Sequence[Extent]) -> list[Extent]:
     joined = list[Extent]()
     for extent in extents:
         last = joined[-1] if joined else None
-        if last is not None and last.stop == extent.start and _from(last, last.stop)[2:] == extent[2:]:
-            joined[-1] = last._replace(stop=extent.stop)
+        if last is not None and last.stop == extent.start and _goes_on(last, extent):
+            joined[-1] = replace(last, stop=extent.stop)
         else:
             joined.append(extent)
     return joined

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context, copy_context
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count
 from selectors import BaseSelector
@@ -67,13 +68,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         # Few at a time, but nearly all: messages on their way.
         self._machine_timers: list[tuple[float, int, Callable[[], object]]] = []
         super().__init__()
+        self.get_debug = bool  # type: ignore[method-assign]  # as the next: without Python, at each future
+        self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
 
     @property
     def away(self) -> float:
         """Seconds that the simulated process of the caller has slept."""
-        if not self.slept:
-            return 0.0
-        process = process_of.get()
+        process = process_of.get() if self.slept else None
         return 0.0 if process is None else process.away
 
     @property
@@ -99,8 +100,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        now = self.time() if self.slept else self.now
-        return self.call_at(now + delay, callback, *args, context=context)
+        return self.call_at((self.time() if self.slept else self.now) + delay, callback, *args, context=context)
 
     def call_in_no_process(self, when: float, callback: Callable[[], object]) -> None:
         """Call at this time of the machine, whatever becomes of the process that asks for it."""
@@ -143,20 +143,19 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
         This is the turn of every event loop, but that it jumps where they sleep.
         """
-        timers, ready = self._timers, self._ready
+        timers, machine_timers, ready = self._timers, self._machine_timers, self._ready
         while True:
             if not ready:
                 self._run_lone()
-            while timers and timers[0][2]._cancelled:
-                heappop(timers)
-                self._timer_cancelled_count -= 1
-            if self._timer_cancelled_count > MOST_CANCELLED:
+            if timers and timers[0][2]._cancelled:
                 self._forget_cancelled()
             if self.in_threads:
                 self._look_at_threads()
             elif not ready and not self._stopping:
                 self._jump()
-            self._take_due()
+            end = self.now + self._clock_resolution
+            if (timers and timers[0][0] < end) or (machine_timers and machine_timers[0][0] < end):
+                self._take_due(end)
             for _ in range(len(ready)):
                 if not (handle := ready.popleft())._cancelled:
                     handle._run()
@@ -164,12 +163,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             if self._stopping:
                 return
 
-    def _take_due(self) -> None:
-        """Make all timers ready that are due, in their order."""
-        timers, end = self._timers, self.now + self._clock_resolution
+    def _take_due(self, end: float) -> None:
+        """Make all timers ready that are due before `end`, in their order."""
         while (first := self._first()) and first[0][0] < end:
             due = heappop(first)[2]
-            if first is timers:
+            if first is self._timers:
                 due._scheduled = False
                 self._ready.append(due)
             else:
@@ -218,9 +216,14 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return machine_timers if machine_timers and not (timers and timers[0] < machine_timers[0]) else timers
 
     def _forget_cancelled(self) -> None:
-        if self._timer_cancelled_count * 2 > len(self._timers):
-            self._timers[:] = [entry for entry in self._timers if not entry[2]._cancelled]
-            heapify(self._timers)
+        """Take out the cancelled timers that are due first; all of them, where there are many."""
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:
+            heappop(timers)
+            self._timer_cancelled_count -= 1
+        if self._timer_cancelled_count > max(MOST_CANCELLED, len(timers) // 2):
+            timers[:] = [entry for entry in timers if not entry[2]._cancelled]
+            heapify(timers)
             self._timer_cancelled_count = 0
 
     def _jump(self) -> None:

@@ -7,8 +7,8 @@ import asyncio
 from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
+from typing import cast
 
-import numpy as np
 import structlog
 
 from livescale.services.worker.disaggregation.context import DATA, HEADER, KvContext, tag
@@ -203,8 +203,9 @@ class DecodeSide:
             for region in unpack_header(header, one.positions, layers):
                 while not one.has_room:
                     await self._serving.changes.wait()
-                size_bytes = slice_bytes(manifest, one.slice(region))
-                one.stage(region, await receive_piece(peer, number, size_bytes))
+                memory = self._worker.runner.new_memory(slice_bytes(manifest, one.slice(region)) + SPARE_BYTES)
+                # Only a modelled engine has other memory than the host's, and knows it.
+                one.stage(region, await receive_piece(peer, number, cast("memoryview", memory)))
                 number += 1
                 self._serving.changes.tell()
         if number:
@@ -246,10 +247,10 @@ class DecodeSide:
         return 0.0 if scheduler is None else scheduler.reservations.blocks
 
 
-async def receive_piece(peer: Peer, number: int, size_bytes: int) -> memoryview:
-    """Receive the piece with this number. Raises LinkError, also where it is damaged."""
-    data = np.empty(size_bytes + SPARE_BYTES, np.uint8).data  # zeros first would cost as much as a copy
+async def receive_piece(peer: Peer, number: int, data: memoryview) -> memoryview:
+    """Receive the piece with this number into `data`, and return it without its digest. Raises LinkError, also where it
+    is damaged."""
     await peer.receive(tag(DATA, number), Buffer(data), timeout=SILENT_SECONDS)
     if not has_digest(data):
-        raise LinkError(f"a piece of {size_bytes} bytes arrived damaged, its checksum is another")
-    return data[:size_bytes]
+        raise LinkError(f"a piece of {data.nbytes} bytes arrived damaged, its checksum is another")
+    return data[:-SPARE_BYTES]

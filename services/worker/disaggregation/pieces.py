@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 
-import xxhash
-
 from livescale.services.worker.scheduling.batch import NO_BYTES, SPARE_BYTES
+from livescale.shared.links.contract import checksum
 
 # A piece costs the loop half a millisecond, so that small ones are not worth it; large ones hold a step up.
 LEAST_PIECE_BYTES = 256 << 10
@@ -146,11 +145,11 @@ def write_digest(data: memoryview) -> None:
 
 def has_digest(data: memoryview) -> bool:
     """Whether the last bytes are the digest of those before them."""
-    return data[-SPARE_BYTES:] == _digest(data)
+    return bytes(data[-SPARE_BYTES:]) == _digest(data)
 
 
 def _digest(data: memoryview) -> bytes:
-    return xxhash.xxh3_64_digest(data[:-SPARE_BYTES])
+    return checksum(data[:-SPARE_BYTES]).to_bytes(SPARE_BYTES, "big")
 
 
 class KvCoverage:

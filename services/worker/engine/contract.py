@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from livescale.services.worker.engine.send_pauses import SendPauses
 from livescale.services.worker.grammars.masks import Vocabulary
@@ -46,13 +46,14 @@ class LayerwiseRun:
         self.chunks = chunks
         self.activation = NO_BYTES
 
-    def begin(self, row_bytes: int) -> None:
-        """Make room for the activation, of `row_bytes` bytes a row."""
-        self.activation = memoryview(bytearray(row_bytes * sum(len(chunk.tokens) for chunk in self.chunks)))
+    def begin(self, row_bytes: int, new_memory: Callable[[int], View]) -> None:
+        """Make room for the activation in `new_memory`, of `row_bytes` bytes a row."""
+        memory = new_memory(row_bytes * sum(len(chunk.tokens) for chunk in self.chunks))
+        self.activation = cast("memoryview", memory)  # only a modelled engine has other memory, and knows it
 
     def parts(self) -> Iterator[tuple[ScheduledChunk, memoryview]]:
         """Yield each chunk with its part of the activation, `[row, hidden]` as bytes, to be read and written."""
-        row_bytes = len(self.activation) // sum(len(chunk.tokens) for chunk in self.chunks)
+        row_bytes = self.activation.nbytes // sum(len(chunk.tokens) for chunk in self.chunks)
         start = 0
         for chunk in self.chunks:
             stop = start + len(chunk.tokens) * row_bytes
@@ -73,10 +74,18 @@ class Slab:
     activations: list[memoryview]
 
 
-def slabs(partials: Sequence[LayerwiseRun], row_bytes: int) -> Iterator[Slab]:
+def zeros(size_bytes: int) -> memoryview:
+    """Memory of the host that is all 0."""
+    return memoryview(bytearray(size_bytes))
+
+
+def slabs(
+    partials: Sequence[LayerwiseRun], row_bytes: int, new_memory: Callable[[int], View] = zeros
+) -> Iterator[Slab]:
     """Group all rows of `partials` into slabs, each with no more rows than a batch may have.
 
-    Rows of a request stay in order. Raises ValueError for requests that stand at different layers.
+    Rows of a request stay in order. Activations of requests that begin get `new_memory`. Raises ValueError for requests
+    that stand at different layers.
     """
     if len({partial.done for partial in partials}) > 1:
         raise ValueError(f"layers {[partial.done for partial in partials]} are next: only one can be run")
@@ -84,7 +93,7 @@ def slabs(partials: Sequence[LayerwiseRun], row_bytes: int) -> Iterator[Slab]:
     rows = 0
     for partial in partials:
         if not partial.activation:
-            partial.begin(row_bytes)
+            partial.begin(row_bytes, new_memory)
         for chunk, activation in partial.parts():
             if rows + len(chunk.tokens) > MAX_BATCH_ROWS:
                 yield _slab(chosen)
@@ -223,7 +232,7 @@ class Runner(Protocol):
         """
 
     def new_memory(self, size_bytes: int) -> View:
-        """Return memory of the host for KV that another runner has exported. What is in it before means nothing."""
+        """Return memory of the host for KV or an activation of another runner. What is in it before means nothing."""
 
     def export_kv(self, blocks: range, layers: int) -> asyncio.Future[View]:
         """Copy the KV of the first `layers` layers in `blocks` as it is now, before the blocks' next owner writes."""

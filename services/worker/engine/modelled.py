@@ -19,9 +19,11 @@ from livescale.services.worker.engine.contract import (
     LayerwiseRun,
     StageResult,
     rows_of,
+    zeros,
 )
-from livescale.services.worker.engine.modelled_engine import ModelledEngine, zeros
+from livescale.services.worker.engine.modelled_engine import ModelledEngine
 from livescale.services.worker.engine.modelled_steps import (
+    HostMemory,
     blocks_seconds,
     embedding_seconds,
     layer_seconds,
@@ -68,10 +70,10 @@ class ModelledRunner:
         speed: float,
         clock: Clock,
         host_bytes: int = 0,
-        new_memory: Callable[[int], View] = zeros,
+        new_memory: Callable[[int], HostMemory] = zeros,
     ) -> None:
         """`memory_bytes` and `host_bytes` are for the KV cache and KV in host memory; they are counted and not
-        taken. KV that is exported goes into `new_memory`."""
+        taken. KV that is exported, and activations, go into `new_memory`."""
         self.new_memory = new_memory
         self.rates = EngineRates()
         self.joined_rows = GPU_ROWS

@@ -5,18 +5,21 @@ KV outside of the cache lies in the host's memory, or in that of a simulation, w
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import cast
 
 from msgspec.structs import replace
 
-from livescale.services.worker.engine.contract import BlockMissing, LayerwiseRun, Slab, StageResult, slabs
+from livescale.services.worker.engine.contract import BlockMissing, LayerwiseRun, Slab, StageResult, slabs, zeros
 from livescale.services.worker.engine.modelled_kv import ModelledKv
 from livescale.services.worker.engine.modelled_steps import (
     STATE_BYTES,
+    HostMemory,
     choose_token,
     damaged,
     even_logprobs,
     first_state,
     follow,
+    follows,
     made_up_vector,
     prompt_states,
     read_states,
@@ -34,43 +37,26 @@ from livescale.services.worker.scheduling.batch import (
     kv_bytes,
     slice_bytes,
 )
-from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.requests import TokenLogprobs
-from livescale.shared.simulation.sparse_memory import SparseBytes
 
 
-def zeros(size_bytes: int) -> View:
-    """Memory of the host that is all 0."""
-    return memoryview(bytearray(size_bytes))
-
-
-def export(kv: ModelledKv, slots: range, layers: range, data: View) -> None:
+def export(kv: ModelledKv, slots: range, layers: range, data: HostMemory) -> None:
     """Write what `layers` have in `slots` into `data`, which is all 0, each layer's part as long as the others'."""
     for place, states in kv.export(slots, layers, data.nbytes // len(layers)):
-        part = data[place : place + len(states)]
-        if isinstance(part, memoryview):
-            part[:] = states
-        else:
-            assert isinstance(part, SparseBytes)
-            part.fill(states)
+        data[place : place + len(states)] = states
 
 
-def take(kv: ModelledKv, slots: range, layers: range, data: View) -> None:
+def take(kv: ModelledKv, slots: range, layers: range, data: HostMemory) -> None:
     """Store what `export` wrote for as many slots of these layers."""
     kv.take(slots, layers, _parts(len(layers), len(slots) * STATE_BYTES, data))
 
 
-def _parts(count: int, size_bytes: int, data: View) -> Iterator[bytes]:
+def _parts(count: int, size_bytes: int, data: HostMemory) -> Iterator[bytes]:
     """The first bytes of each of `count` parts."""
     for number in range(count):
         start = number * (data.nbytes // count)
-        part = data[start : start + size_bytes]
-        if isinstance(part, memoryview):
-            yield part.tobytes()
-        else:
-            assert isinstance(part, SparseBytes)
-            yield part.written()
+        yield bytes(data[start : start + size_bytes])
 
 
 OnMissing = Callable[[ScheduledChunk, range], None]
@@ -86,10 +72,10 @@ class ModelledEngine:
         block_tokens: int,
         host_blocks: int = 0,
         on_missing: OnMissing = lambda chunk, layers: None,
-        new_memory: Callable[[int], View] = zeros,
+        new_memory: Callable[[int], HostMemory] = zeros,
     ) -> None:
         """`on_missing` is called with a chunk and layers that attended to something else than the request's KV.
-        Exported KV goes into `new_memory`."""
+        Exported KV and activations of single layers go into `new_memory`."""
         self.layers = manifest.config.num_hidden_layers
         self._manifest = manifest
         self._block_tokens = block_tokens
@@ -135,30 +121,50 @@ class ModelledEngine:
         layer = partials[0].done
         self._need((layer + 1,) if layer else (0, 1))
         row_bytes = activation_bytes(self._manifest, 1) if self._leads else STATE_BYTES  # of others nothing is read
-        run = list(slabs(partials, row_bytes))
-        for slab in run:
-            for chunk, activation in zip(slab.chunks, slab.activations, strict=True):
-                came = read_states(activation, len(chunk.tokens)) if layer and self._leads else None
-                states = self._run(chunk, range(layer, layer + 1), came)
-                if states != came:
-                    write_states(activation, states)
+        run = list(slabs(partials, row_bytes, self._new_memory))
         for partial in partials:
+            if not (layer and self._leads and self._pass_on(partial)):
+                self._run_chunks(partial)
             partial.done += 1
         return run
 
-    def export_kv(self, blocks: range, layers: int) -> View:
+    def _pass_on(self, partial: LayerwiseRun) -> bool:
+        """Run the next layer of all rows at once, where they are as the layer before has left them here: then they stay
+        so, as nearly always. Returns whether they were."""
+        first, mask = partial.chunks[0], self._kv.mask(range(partial.done, partial.done + 1))
+        begin = first.blocks.start * self._block_tokens
+        slots = range(begin + first.start, begin + partial.chunks[-1].stop)
+        states = self._kv.read(slots, partial.done - 1)
+        before = self._kv.last(range(begin, slots.start), mask, self._origin)
+        if states is None or before is None or not follows(before, states[0]):
+            return False
+        if read_states(partial.activation, len(slots)) != states:
+            return False
+        self._kv.write(slots.start, states, mask)
+        return True
+
+    def _run_chunks(self, partial: LayerwiseRun) -> None:
+        """Run the next layer of each chunk by itself."""
+        layer = partial.done
+        for chunk, activation in partial.parts():
+            came = read_states(activation, len(chunk.tokens)) if layer and self._leads else None
+            states = self._run(chunk, range(layer, layer + 1), came)
+            if states != came:
+                write_states(activation, states)
+
+    def export_kv(self, blocks: range, layers: int) -> HostMemory:
         tokens = len(blocks) * self._block_tokens
         data = self._new_memory(kv_bytes(self._manifest, tokens, layers, self._block_tokens))
         export(self._kv, self._kv.slots(blocks), range(layers), data)
         return data
 
     def export_slices(self, slices: Sequence[KvSlice], spare_bytes: int = 0) -> memoryview:
-        data = memoryview(bytearray(self._slices_bytes(slices) + spare_bytes))
+        data = self._new_memory(self._slices_bytes(slices) + spare_bytes)
         for one, part in self._parts(slices, data):
             export(self._kv, self._kv.slots(one.blocks)[one.start : one.stop], one.layers, part)
-        return data
+        return cast("memoryview", data)  # only a modelled engine has other memory, and knows it
 
-    def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
+    def import_slices(self, slices: Sequence[KvSlice], data: HostMemory) -> None:
         """Raises ValueError for a wrong number of bytes."""
         expected = self._slices_bytes(slices)
         if data.nbytes != expected:
@@ -181,7 +187,7 @@ class ModelledEngine:
     def _slices_bytes(self, slices: Sequence[KvSlice]) -> int:
         return sum(slice_bytes(self._manifest, one) for one in slices)
 
-    def _parts(self, slices: Sequence[KvSlice], data: memoryview) -> Iterator[tuple[KvSlice, memoryview]]:
+    def _parts(self, slices: Sequence[KvSlice], data: HostMemory) -> Iterator[tuple[KvSlice, HostMemory]]:
         start = 0
         for one in slices:
             stop = start + slice_bytes(self._manifest, one)

@@ -9,8 +9,11 @@ to it.
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from livescale.services.worker.engine.modelled_steps import STATE_BYTES, follows
+import numpy as np
+
+from livescale.services.worker.engine.modelled_steps import INVERSE, MOST_TOKENS, STATE_BYTES, follows
 
 
 @dataclass(eq=False, slots=True)
@@ -75,10 +78,14 @@ class ModelledKv:
                     if extent.stop < stop:
                         stop = extent.stop
                     parts.append(extent)
-            ends = {extent.states[stop - 1 - extent.origin] for extent in parts}
-            if layers & ~have or len(ends) != 1:
+                    if not layers & ~have:
+                        break  # each layer is in one extent only
+            if layers & ~have:
                 return None
-            [state], slot = ends, stop
+            end = stop - 1
+            state, slot = parts[0].states[end - parts[0].origin], stop
+            if len(parts) > 1 and any(one.states[end - one.origin] != state for one in parts):
+                return None
         return state
 
     def read(self, slots: range, layer: int) -> "array[int] | None":
@@ -105,17 +112,25 @@ class ModelledKv:
         self._join(extent)
 
     def _lengthen(self, slots: range, states: "array[int]") -> bool:
-        """Append states to the only extent in their block, as nearly all decoded rows are. Returns whether they were
-        for it."""
+        """Append states to an extent of all layers in their block, as nearly all decoded rows are. Returns whether they
+        were for one. At most one other extent is there, which another request has left."""
         block = slots.start // self._block_tokens
-        extents = self._extents.get(block, ())
-        if len(extents) != 1 or (slots.stop - 1) // self._block_tokens != block:
+        extents, end = self._extents.get(block, []), (block + 1) * self._block_tokens
+        if slots.stop > end or not 0 < len(extents) <= 2:
             return False
-        [extent] = extents
-        if extent.stop != slots.start or extent.layers != self._every or not follows(extent.states[-1], states[0]):
+        mine, other = extents[-1], extents[0]
+        if not mine.start < mine.stop == slots.start or mine.layers != self._every:
             return False
-        extent.states.extend(states)
-        extent.stop = slots.stop
+        if not follows(mine.states[-1], states[0]):
+            return False
+        if other is not mine and other.touches(slots.start, slots.stop):
+            if other.start < slots.start:
+                return False
+            other.start = min(other.stop, slots.stop)
+            if not other.touches(slots.stop, end):
+                del extents[0]
+        mine.states.extend(states)
+        mine.stop = slots.stop
         return True
 
     def export(self, slots: range, layers: range, part_bytes: int) -> Iterator[tuple[int, bytes]]:
@@ -208,9 +223,9 @@ class ModelledKv:
 
 def in_sequence(states: "array[int]") -> Iterator[tuple[int, "array[int]"]]:
     """Cut states into parts that follow each other, each with its place; without zeros, which stand for nothing."""
-    start = 0
-    for stop in range(1, len(states) + 1):
-        if stop == len(states) or not (states[stop - 1] and follows(states[stop - 1], states[stop])):
-            if states[start]:
-                yield start, states[start:stop]
-            start = stop
+    each = np.asarray(states)
+    tokens = each[1:] * np.uint64(INVERSE) ^ each[:-1]  # as in `follows`
+    parted = (each[:-1] == 0) | (tokens - np.uint64(1) >= np.uint64(MOST_TOKENS))
+    for start, stop in pairwise([0, *(np.flatnonzero(parted) + 1).tolist(), len(states)]):
+        if states[start]:
+            yield start, states[start:stop]

@@ -229,7 +229,7 @@ class EngineRunner:
         await self.call(timed)
 
     def new_memory(self, size_bytes: int) -> View:
-        """Return memory of the host for KV that another runner has exported. What is in it before means nothing."""
+        """Return memory of the host for KV or an activation of another runner. What is in it before means nothing."""
         return np.empty(size_bytes, np.uint8).data  # zeros first would cost as much as a copy
 
     def export_kv(self, blocks: range, layers: int) -> asyncio.Future[View]:

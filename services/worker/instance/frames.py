@@ -53,12 +53,12 @@ class TokenFrames:
 
     def _send_rows(self, of_gateways: Iterable[tuple[str, list[Tokens]]]) -> None:
         for gateway, rows in of_gateways:
-            together = [row for row in rows if not is_large(row)]
+            large = [row for row in rows if is_large(row)]
+            together = [row for row in rows if not is_large(row)] if large else rows
             if together:
                 self._send(gateway, together)
-            for row in rows:
-                if is_large(row):
-                    self._send(gateway, [row])
+            for row in large:
+                self._send(gateway, [row])
 
     def send_again(self, command: Replay) -> bool:
         """Send a request's tokens from an index on once more. Returns whether they are known here."""

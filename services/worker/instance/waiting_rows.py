@@ -49,7 +49,7 @@ class WaitingRows:
 
 def is_large(row: Tokens) -> bool:
     """Whether a row may be half of what the bus takes at once: what is told of a prompt, or made of it."""
-    return bool(row.prompt_logprobs) or any(told.pooled for told in row.logprobs)
+    return bool(row.prompt_logprobs or (row.logprobs and any(told.pooled for told in row.logprobs)))
 
 
 def _is_urgent(row: Tokens) -> bool:

@@ -6,7 +6,7 @@ from typing import cast
 
 import structlog
 
-from livescale.services.worker.instance.handoff import ACTIVATION, KV, Channel, receive, receive_into
+from livescale.services.worker.instance.handoff import ACTIVATION, KV, Channel, receive_into
 from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.scheduling.batch import (
     PROMPT_CUT,
@@ -194,7 +194,9 @@ class IncomingHandOff:
 
     async def _connect_and_receive(self) -> memoryview:
         self._peer = await self._channel.connect()
-        return await receive(self._peer, ACTIVATION, self._task.activation_bytes)
+        activation = self._context.runner.new_memory(self._task.activation_bytes)
+        await receive_into(self._peer, ACTIVATION, activation)
+        return cast("memoryview", activation)  # only a modelled engine has other memory, and knows it
 
     async def _receive_kv(self, peer: Peer) -> memoryview:
         """Receive this rank's part, and have each of the other ranks receive its own."""
@@ -202,7 +204,7 @@ class IncomingHandOff:
         kv = self._context.runner.new_memory(size_bytes)
         others = self._group.leader.take(self.request_id, self._channel, self._ranks, size_bytes)
         await together(receive_into(peer, KV, kv), others)
-        return cast("memoryview", kv)  # only a modelled engine has other memory, and knows it
+        return cast("memoryview", kv)  # as above
 
     async def _patiently(self, work: Coroutine[None, None, memoryview]) -> memoryview:
         """Await `work`. Raises LinkError, also once the target is known to be dead."""

@@ -9,8 +9,7 @@ from livescale.services.worker.scheduling.sequence import CARRIED_LOGPROBS, Sequ
 from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs, Tokens
 
 
-@dataclass(frozen=True)
-class TokenOutput:
+class TokenOutput(msgspec.Struct, frozen=True):
     """A row of the next token frame to `gateway`. It has a finish reason if the request has left the scheduler."""
 
     gateway: str
@@ -25,12 +24,13 @@ def token_output(
     code: int | None = None,
 ) -> TokenOutput:
     """Make the row for the sequence's last tokens, which are `tokens`."""
+    index = sequence.generated - len(tokens)
     row = Tokens(
         request_id=sequence.request_id,
-        index=sequence.generated - len(tokens),
+        index=index,
         token_ids=tokens,
         logprobs=sequence.logprobs[-len(tokens) :] if tokens and sequence.logprobs else [],
-        prompt_logprobs=sequence.prompt_logprobs if sequence.generated == len(tokens) > 0 else [],
+        prompt_logprobs=[] if index or not tokens else sequence.prompt_logprobs,
         finish_reason=finish_reason,
         error=error,
         code=code,

@@ -55,10 +55,10 @@ class PrefixCache:
 
     def keep(self, sequence: Sequence) -> None:
         """Keep what is computed of the sequence's prompt, as far as there is room."""
-        node = sequence.prefix
-        segments = [] if node is None else list(self._segments(sequence, sequence.computed, node.depth))
-        if node is None or not segments:
+        node, whole = sequence.prefix, min(sequence.computed, sequence.prompt_tokens) // self._block_tokens
+        if node is None or node.depth >= whole:  # as after every token that is generated
             return
+        segments = list(self._segments(sequence, sequence.computed, node.depth))
         sequence.prefix = self._kept(sequence, node, segments) if node in self._tree else None
 
     def keepable(self, sequence: Sequence) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from livescale.services.worker.engine.contract import LayerwiseRun
-from livescale.services.worker.engine.modelled_engine import ModelledEngine, export, take, zeros
+from livescale.services.worker.engine.contract import LayerwiseRun, zeros
+from livescale.services.worker.engine.modelled_engine import ModelledEngine, export, take
 from livescale.services.worker.engine.modelled_kv import ModelledKv
 from livescale.services.worker.engine.modelled_steps import STATE_BYTES, first_state, follow
 from livescale.services.worker.scheduling.batch import (
@@ -212,7 +212,7 @@ def test_sparse_memory_has_what_real_memory_would_have() -> None:
     real, sparse, came = zeros(KV_LAYERS * each), SparseKv.of(KV_LAYERS * each), SparseKv.of(KV_LAYERS * each)
     export(kv, range(8), range(KV_LAYERS), real)
     export(kv, range(8), range(KV_LAYERS), sparse)
-    assert sparse.written() == real
+    assert bytes(sparse) == real
     for start in range(0, came.nbytes, 11):  # as pieces do, which begin and end anywhere
         came[start : start + 11].put(sparse[start : start + 11].copy())
     there = ModelledKv(KV_LAYERS, KV_BLOCKS, KV_BLOCK_TOKENS)
