@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
+from heapq import heappush
 from math import inf
 from typing import Any
 
@@ -56,8 +57,8 @@ class DelayedDeliveries:
             if ways is not None:
                 ways[listener] = at
                 ways = None
-            if self._is_virtual:
-                self._loop.call_in_no_process(at, arrive)
+            if self._is_virtual:  # as its `call_in_no_process`, without a call
+                heappush(self._loop.machine_timers, (at, next(self._loop.numbers), arrive))
             else:
                 self._loop.call_at(at, arrive)
 

@@ -4,7 +4,7 @@ hear it, not with the others."""
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from livescale.shared.bus.calls import Reply
 
@@ -15,15 +15,22 @@ MOST_FOUND = 65_536  # subjects whose listeners are remembered
 ANY, REST = "*", ">"  # of a subscription: any one token, and one or more to the end
 
 
+class Connection(Protocol):
+    """Whose a subscription is. Deliveries are kept in `held` where it is not None, as while a process is stopped."""
+
+    held: list[Callable[[], object]] | None
+
+
 @dataclass(frozen=True, eq=False)
 class Listener:
     """One subscription at the broker. Each message goes to one of the listeners with the same `queue`, after the
-    broker's `delays` or its own."""
+    broker's `delays` or its own. What only watches is no connection's."""
 
     wanted: str
     queue: str
     deliver: Deliver
     delays: Delays | None = None
+    of: Connection | None = None
 
 
 @dataclass

@@ -114,7 +114,11 @@ class LocalBroker:
         self, listener: Listener, subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None
     ) -> None:
         if self.connected and listener in self.routes.listeners:
-            listener.deliver(subject, data, headers, reply)
+            held = None if listener.of is None else listener.of.held
+            if held is None:
+                listener.deliver(subject, data, headers, reply)
+            else:
+                held.append(partial(listener.deliver, subject, data, headers, reply))
 
 
 class LocalBus:
@@ -133,7 +137,7 @@ class LocalBus:
         self._served: list[ServedEndpoint] = []
         self._watchers: list[Callable[[bool], None]] = []
         self._closed = False
-        self._held: list[Callable[[], object]] | None = None
+        self.held: list[Callable[[], object]] | None = None
         self._said: dict[str, tuple[str, bytes]] = {}  # the last subject and message of each topic
 
     def bucket(self, name: str, seconds: float, most_bytes: int) -> KeyValue:
@@ -148,11 +152,11 @@ class LocalBus:
         subject, data = fill(topic.pattern, holes), encode(message, json=topic.json)
         if (said := self._said.get(topic.pattern)) != (subject, data):  # heartbeats often say the same again
             said = self._said[topic.pattern] = subject, self._checked(topic, subject, data)
-        if not self.connected:
+        if not self._broker.connected or self._closed:
             self.counts["dropped_disconnected"] += 1
             return
         self.counts["sent"] += 1
-        if self._held is None:  # as `_pass`, without a call
+        if self.held is None:  # as `_pass`, without a call
             self._broker.route(*said, TOPIC_HEADERS[topic.json], None, self)
         else:
             self._pass(self._broker.route, *said, TOPIC_HEADERS[topic.json], None, self)
@@ -172,13 +176,7 @@ class LocalBus:
         subscription = QueuedSubscription(topic, limit, self.counts, self._log)
         wanted = fill_wildcards(topic.pattern, holes)
 
-        def deliver(subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None) -> None:
-            if self._held is None:  # as `_pass`, without a call: nearly all that is said comes here
-                subscription.deliver(subject, data)
-            else:
-                self._held.append(partial(subscription.deliver, subject, data))
-
-        listener = Listener(wanted, "", deliver, self._delays)
+        listener = Listener(wanted, "", subscription.deliver, self._delays, self)
 
         async def leave() -> None:
             self._subscriptions.remove(subscription)
@@ -195,7 +193,7 @@ class LocalBus:
             served = ServedEndpoint(endpoint, self._broker.clock)
             self._served.append(served)
             subject, queue = fill(endpoint.call.pattern, endpoint.holes), info.name if endpoint.call.queue else ""
-            listener = Listener(subject, queue, self._deliver_to(served))
+            listener = Listener(subject, queue, self._deliver_to(served), of=self)
             self._serving.append(listener)
             self._listen(listener)
             listening.append((listener, served))
@@ -210,23 +208,23 @@ class LocalBus:
 
     def hold(self) -> None:
         """Hold back all that comes in or goes out until `release`."""
-        self._held = self._held or []
+        self.held = self.held or []
 
     def release(self) -> None:
-        held, self._held = self._held or [], None
+        held, self.held = self.held or [], None
         for act in held:
             act()
 
     def forget(self) -> None:
         """Drop what waits for `release`, as when a network is cut."""
-        if self._held is not None:
-            self._held.clear()
+        if self.held is not None:
+            self.held.clear()
 
     def _pass(self, act: Callable[[*Ts], object], *given: *Ts) -> None:
-        if self._held is None:
+        if self.held is None:
             act(*given)
         else:
-            self._held.append(partial(act, *given))
+            self.held.append(partial(act, *given))
 
     def watch_connection(self, on_change: Callable[[bool], None]) -> None:
         self._watchers.append(on_change)
@@ -283,8 +281,8 @@ class LocalBus:
             self._broker.arrivals.add_all((self._delays or self._broker.delays)(f"answer.{subject}"), answer)
 
         route = partial(self._broker.route, subject, data, headers, reply, sender=self, delays=self._delays)
-        if self._held is not None:
-            self._held.append(route)
+        if self.held is not None:
+            self.held.append(route)
         elif route() == 0:
             raise ServiceAbsent(f"no process listens on {subject}")
 
@@ -295,6 +293,6 @@ class LocalBus:
     def _deliver_to(self, served: ServedEndpoint) -> Deliver:
         def deliver(subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None) -> None:
             if reply is not None:
-                self._pass(served.accept, data, headers, lambda body, extra: self._pass(reply, body, extra))
+                served.accept(data, headers, lambda body, extra: self._pass(reply, body, extra))
 
         return deliver
