@@ -61,13 +61,14 @@ class ListenerTable:
 
     def __init__(self) -> None:
         self.listeners: set[Listener] = set()
+        self.changes = 0  # how often a listener came or went
         self._root = SubjectNode()
         self._numbers = count()
         self._turn = count()
         self._found: dict[str, FoundListeners] = {}  # by subject, until listeners change
 
     def add(self, listener: Listener) -> None:
-        self._found.clear()
+        self._changed()
         self.listeners.add(listener)
         node = self._root
         for token in listener.wanted.split("."):
@@ -75,7 +76,7 @@ class ListenerTable:
         node.here[listener] = next(self._numbers)
 
     def remove(self, listener: Listener) -> None:
-        self._found.clear()
+        self._changed()
         self.listeners.remove(listener)
         tokens, path = listener.wanted.split("."), [self._root]
         for token in tokens:
@@ -87,16 +88,28 @@ class ListenerTable:
             del parent.following[token]
 
     def choose(self, subject: str) -> Sequence[Listener]:
-        """The listeners that get a message: all without a queue, and one of each queue. Those of a queue take turns."""
+        """The listeners that get a message on a subject."""
+        return self.pick(self.find(subject))
+
+    def find(self, subject: str) -> "FoundListeners":
+        """All that match a subject, until there are `changes`."""
         found = self._found.get(subject)
         if found is None:
             if len(self._found) >= MOST_FOUND:
                 self._found.clear()
             found = self._found[subject] = self._find(subject)
+        return found
+
+    def pick(self, found: "FoundListeners") -> Sequence[Listener]:
+        """Those of them that get a message: all without a queue, and one of each queue. Those of a queue take turns."""
         if not found.groups:
             return found.everyone
         picked = {members[next(self._turn) % len(members)] for members in found.groups}
         return [one for one in found.everyone if not one.queue or one in picked]
+
+    def _changed(self) -> None:
+        self._found.clear()
+        self.changes += 1
 
     def _find(self, subject: str) -> "FoundListeners":
         matching = sorted(self._root.find(subject.split(".")), key=lambda found: found[0])
