@@ -27,6 +27,7 @@ POLICIES = (
     "services/monitor/signals.py",
     "services/monitor/spares.py",
     "services/monitor/verdict.py",
+    "services/monitor/weighing.py",
     "services/planner/delivery.py",
     "services/planner/fleet.py",
     "services/planner/live.py",

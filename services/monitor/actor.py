@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import structlog
 
 from livescale.services.monitor.journal import Journal
-from livescale.services.monitor.policy import RetryTimes, RoleRule, ScalingPolicy
+from livescale.services.monitor.policy import RetryTimes, ScalingPolicy
 from livescale.services.monitor.settings import MonitorSettings
 from livescale.services.monitor.signals import Signals
 from livescale.services.monitor.verdict import ScalingVerdict, as_advice
+from livescale.services.monitor.weighing import RoleRule
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Received, Refusal, Subscription
 from livescale.shared.messages.membership import Beat, HostReport, LeaseChanged, Report, RouterReport, WorkerReport
 from livescale.shared.messages.registry import AskModels, AskSnapshot
@@ -153,12 +154,13 @@ class Monitor:
                 if self._journal.is_news(verdict):
                     self._decide(verdict)
             await asyncio.sleep(SPACING_SECONDS)
-            # A timeout would do the same, at several times the cost: it cancels the task.
-            due = asyncio.get_running_loop().call_later(EVALUATE_SECONDS, self._news.set)
-            try:
-                await self._news.wait()
-            finally:
-                due.cancel()
+            if not self._news.is_set():  # as it is where there are thousands of workers
+                # A timeout would do the same, at several times the cost: it cancels the task.
+                due = asyncio.get_running_loop().call_later(EVALUATE_SECONDS, self._news.set)
+                try:
+                    await self._news.wait()
+                finally:
+                    due.cancel()
             self._news.clear()
 
     def _verdicts(self) -> Sequence[ScalingVerdict]:

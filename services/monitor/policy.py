@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from livescale.services.monitor.arbitration import Donor, Given, choose_donors
-from livescale.services.monitor.needs import Need, Unknown, inputs_of, missing, wanted, wanted_spares, weigh
-from livescale.services.monitor.role_policy import Act, RecentMost, RoleNeeds, RoleScaling, inputs_of_roles, weigh_roles
+from livescale.services.monitor.needs import Need, Unknown, missing, wanted, wanted_spares
+from livescale.services.monitor.role_policy import Act, RecentMost, RoleNeeds, RoleScaling
 from livescale.services.monitor.signals import Observed, Signals
 from livescale.services.monitor.verdict import JudgedModel, ScalingVerdict, find_lack, give
-from livescale.shared.messages.model_spec import Disaggregation, ModelSpec
+from livescale.services.monitor.weighing import RoleRule, Weighing
+from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import Decision
 from livescale.shared.policy.backoff import Backoff
@@ -46,19 +47,6 @@ class AskedScale:
     seconds: float  # for which it counts from then on
 
 
-@dataclass(frozen=True)
-class RoleRule:
-    """Whether a model's instances prefill or decode by what the load needs, rather than by a fixed share, and whether
-    decode is scaled before prompts are computed. `system` is the setting that counts for models without their own."""
-
-    system: Disaggregation = "off"
-    by_need: bool = True
-    pre_scale: bool = True
-
-    def holds(self, spec: ModelSpec) -> bool:
-        return self.by_need and spec.disaggregation_in(self.system) == "on"
-
-
 class ScalingPolicy:
     """Takes signals and returns verdicts. It keeps apart what is planned, asked for and seen, so that it asks once.
 
@@ -68,7 +56,7 @@ class ScalingPolicy:
     def __init__(self, signals: Signals, times: RetryTimes, rule: RoleRule | None = None) -> None:
         self._signals = signals
         self._times = times
-        self._rule = rule or RoleRule()
+        self._weigh = Weighing(rule or RoleRule())
         self._roles = RoleScaling()
         self._asked: dict[str, AskedScale] = {}
         self._refusals = Backoff(times.retry_seconds, times.retry_seconds)
@@ -143,25 +131,16 @@ class ScalingPolicy:
         return [give(one, given[name]) if (name := one.verdict.model) in given else one.verdict for one in judged]
 
     def _judge(self, entry: ModelEntry, observed: Observed, now: float) -> JudgedModel:
-        need, needs = self._weigh(observed, entry.spec)
+        need, needs, inputs = self._weigh(observed, entry.spec)
         if entry.state == "removing":
             action, target, rule, reason, roles = self._clear(entry.spec, observed, now)
         else:
             action, target, rule, reason, roles = self._act(entry.spec, observed, need, needs, now)
-        inputs = inputs_of(observed, need) | ({} if needs is None else inputs_of_roles(observed.roles, needs))
         lacks = wanted_spares(observed, need, entry.spec.tensor_parallel_size)
         if lacks is not None:  # what is not known now is as it was last known
             self.wanted_spares[entry.spec.name] = lacks
         verdict = ScalingVerdict(entry.spec.name, action, observed.current, target, rule, reason, inputs, roles)
         return JudgedModel(entry, observed, need, verdict)
-
-    def _weigh(self, observed: Observed, spec: ModelSpec) -> tuple[Need | Unknown, RoleNeeds | None]:
-        """The need of a model, and that of each role where these decide."""
-        need = weigh(observed, spec)
-        if not self._rule.holds(spec) or isinstance(need, Unknown) or need.rule in ("minimum", "from-zero"):
-            return need, None
-        needs = weigh_roles(observed, spec, pre_scale=self._rule.pre_scale)
-        return needs.total, needs
 
     def _make_room(self, judged: Sequence[JudgedModel], now: float) -> dict[str, Given]:
         """Which models give an instance back, and for which others."""

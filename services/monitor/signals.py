@@ -4,7 +4,7 @@ A signal that is older than `stale_seconds` is unknown, not zero.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from livescale.services.monitor.role_signals import RoleLoad, observe_roles
@@ -73,45 +73,57 @@ class Signals:
     def __init__(self, stale_seconds: float) -> None:
         self._stale_seconds = stale_seconds
         self._workers: dict[str, tuple[WorkerReport, float]] = {}
-        self._by_model: dict[str, dict[str, tuple[WorkerReport, float]]] = {}  # the same of those that have a model
+        # The same of those that have a model, by model, in the order in which they were last heard.
+        self._by_model: dict[str, dict[str, tuple[WorkerReport, float]]] = {}
         self._spares = SpareWorkers(stale_seconds)
         self._router: tuple[RouterReport, float] | None = None
         self._models: dict[str, ModelEntry] = {}
         self._capacities: dict[str, _Capacity] = {}
         self._scales: dict[str, ScaleRecord] = {}
         self._dead: dict[str, int] = {}
+        # By model: its entry and what was observed of it, until anything is heard that changes it.
+        self._observed: dict[str, tuple[ModelEntry, Observed]] = {}
 
     def on_worker(self, report: WorkerReport, now: float) -> None:
-        id = report.id
+        id, model = report.id, report.model
         if report.epoch <= self._dead.get(id, 0):
             return
-        known = self._workers.get(id)
-        if known is None or known[0].state != "spare" or report.state != "spare":
-            self._forget(id)
-        else:  # most of them are, where there are thousands
-            del self._workers[id]
+        known, _ = self._workers.get(id, (None, now))
         self._workers[id] = heard = report, now
-        if report.model is not None:
-            self._by_model.setdefault(report.model, {})[id] = heard
+        had = None if known is None else known.model
+        if had is not None or model is not None:  # few have, where there are thousands
+            if had is not None:
+                self._remove(had, id)
+            if model is not None:
+                self._by_model.setdefault(model, {})[id] = heard
+            if known != report:
+                self._observed.pop(had or "", None)
+                self._observed.pop(model or "", None)
         if report.state == "spare":
             self._spares.heard(id, report.arena_bytes, now)
+        else:
+            self._spares.remove(id)
 
     def _forget(self, id: str) -> None:
-        known = self._workers.pop(id, None)
-        if known is None:
-            return
+        report, _ = self._workers.pop(id)
         self._spares.remove(id)
-        if known[0].model is not None:
-            having = self._by_model[known[0].model]
-            del having[id]
-            if not having:
-                del self._by_model[known[0].model]
+        if report.model is not None:
+            self._remove(report.model, id)
+            self._observed.pop(report.model, None)
+
+    def _remove(self, model: str, id: str) -> None:
+        having = self._by_model[model]
+        del having[id]
+        if not having:
+            del self._by_model[model]
 
     def _having(self, model: str) -> Collection[tuple[WorkerReport, float]]:
         """The last reports of the workers that have this model, and when they came."""
         return self._by_model.get(model, {}).values()
 
     def on_router(self, report: RouterReport, now: float) -> None:
+        if self._router is None or self._router[0].queues != report.queues:
+            self._observed.clear()
         self._router = (report, now)
 
     def on_models(self, entries: Iterable[ModelEntry]) -> None:
@@ -127,6 +139,7 @@ class Signals:
 
     def on_scale(self, record: ScaleRecord) -> None:
         """A scale of the planner began, went on or ended."""
+        self._observed.clear()
         if record.state in ("done", "failed"):
             self._scales.pop(record.id, None)
         else:
@@ -143,6 +156,7 @@ class Signals:
 
     def on_scales(self, records: Iterable[ScaleRecord]) -> None:
         """Take the planner's own list: a scale that is not in it is over, even if its end was not heard."""
+        self._observed.clear()
         self._scales = {record.id: record for record in records if record.state not in ("done", "failed")}
 
     def traceparent(self, model: str) -> str | None:
@@ -155,7 +169,18 @@ class Signals:
         return [self._models[name] for name in sorted(self._models)]
 
     def observe(self, entry: ModelEntry, now: float) -> Observed:
-        """What is known of one model at this moment."""
+        """What is known of one model at this moment: the same object as before, where nothing has changed."""
+        name = entry.spec.name
+        known = self._observed.get(name)
+        observed = self._look(entry) if known is None or known[0] is not entry else known[1]
+        spare, stale = self._spare(entry, now), self._staleness(name, now)
+        if (spare, stale) != (observed.spare, observed.stale):
+            observed = replace(observed, spare=spare, stale=stale)
+        self._observed[name] = entry, observed
+        return observed
+
+    def _look(self, entry: ModelEntry) -> Observed:
+        """What reports say of one model, whatever time it is: without spare workers, and as if all was heard lately."""
         name = entry.spec.name
         leaders = [(r, at) for r, at in self._having(name) if r.rank == 0]
         loaded = [(r, at) for r, at in leaders if r.state in LOADED]
@@ -173,7 +198,7 @@ class Signals:
             leaving=len(leaving),
             draining=len(leaving | draining),
             outdated=sum(_is_outdated(r, entry) and r.instance not in self._drained(name) for r, _ in loaded),
-            spare=self._spare(entry, now),
+            spare=0,
             waiting_tokens=queue.waiting_tokens + sum(load.waiting_tokens for load in loads),
             waiting_requests=queue.waiting_requests + sum(load.waiting_requests for load in loads),
             running_requests=sum(load.running_requests for load in loads),
@@ -182,7 +207,7 @@ class Signals:
             prefill_rate=capacity.prefill_rate,
             max_requests=capacity.max_requests,
             kv_blocks=capacity.kv_blocks,
-            stale=self._staleness(loaded, now),
+            stale=None,
             roles=observe_roles([r for r, _ in loaded], self._scales.values(), name, self._drained(name)),
             recallable=self._recallable(entry, [r for r, _ in leaders]),
         )
@@ -200,10 +225,15 @@ class Signals:
         nothing = QueueLoad(model=model, waiting_requests=0, waiting_tokens=0, oldest_seconds=0.0, running=0)
         return next((queue for queue in queues if queue.model == model), nothing)
 
-    def _staleness(self, loaded: list[tuple[WorkerReport, float]], now: float) -> str | None:
+    def _staleness(self, model: str, now: float) -> str | None:
         if self._router is None:
             return "the router has not reported yet"
-        heard = [("the router", self._router[1]), *((report.id, at) for report, at in loaded)]
+        having = self._having(model)
+        _, first = next(iter(having), self._router)
+        if now - min(first, self._router[1]) <= self._stale_seconds:  # as nearly always
+            return None
+        loaded = ((r.id, at) for r, at in having if r.rank == 0 and r.state in LOADED)
+        heard = [("the router", self._router[1]), *loaded]
         late = [(who, now - at) for who, at in sorted(heard) if now - at > self._stale_seconds]
         return f"{late[0][0]} last reported {late[0][1]:.1f} s ago" if late else None
 

@@ -5,7 +5,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 from livescale.shared.bus.codec import Carried, Undecodable, decode, holes_of
 from livescale.shared.bus.contract import M, Received, Topic
@@ -13,6 +13,14 @@ from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 
 LONGEST_NAMED = 64
 LIMIT_BYTES = 32 << 20  # of what waits to be read: many small messages, or a few of the largest
+
+
+class _AtOnce(NamedTuple, Generic[M]):
+    """How a reader takes a message as it arrives: whether nothing comes before that, and what ends it."""
+
+    is_next: Callable[[], bool]
+    take: Callable[[Received[M]], None]
+    over: asyncio.Future[None]
 
 
 class QueuedSubscription(Generic[M]):
@@ -30,13 +38,13 @@ class QueuedSubscription(Generic[M]):
         self._closed = False
         self._leave: Callable[[], Awaitable[None]] | None = None
         self._take_soon: Callable[[], object] | None = None  # of a reader that uses `each`
-        self._take_now: Callable[[Received[M]], bool] | None = None  # of the same, if nothing comes before
         self._is_taken_soon = False
+        self._at_once: _AtOnce[M] | None = None  # the same reader, in virtual time
 
     def on_close(self, leave: Callable[[], Awaitable[None]]) -> None:
         self._leave = leave
 
-    def deliver(self, subject: str, data: bytes) -> None:
+    def deliver(self, subject: str, data: bytes, *_: object) -> None:
         """Decode a message and queue it. Never raises, as the connection's read loop calls it."""
         if self._closed:
             return
@@ -49,12 +57,19 @@ class QueuedSubscription(Generic[M]):
                 self._counts["undecodable"] += 1
                 self._log.warning("message_undecodable", subject, error=str(error))
                 return
+        reader = self._at_once
+        if reader is not None and not self._queue and reader.is_next():
+            try:
+                reader.take(received)
+            except Exception as error:
+                if reader.over.done():  # what was taken had the reader cancelled: it hears of nothing more
+                    raise
+                reader.over.set_exception(error)
+            return
         if len(self._queue) >= self._limit or self._size_bytes + len(data) > LIMIT_BYTES:
             self.dropped += 1
             self._counts["dropped_slow_reader"] += 1
             self._log.warning("reader_too_slow", subject, limit=self._limit)
-            return
-        if self._take_now is not None and not self._queue and self._take_now(received):
             return
         self._size_bytes += len(data)
         self._queue.append((received, len(data)))
@@ -96,25 +111,14 @@ class QueuedSubscription(Generic[M]):
         # The turn in which a task that reads would be woken.
         self._take_soon = partial(loop.call_soon, take_all, context=context)
         if (is_next := getattr(loop, "is_next", None)) is not None:
-            # Virtual time leaves out a turn before which nothing happens.
-
-            def take_now(received: Received[M]) -> bool:
-                if over.done() or task.cancelling() or not is_next(context):
-                    return False
-                try:
-                    context.run(take, received)
-                except Exception as error:
-                    if over.done():  # what was taken had the reader cancelled: it hears of nothing more
-                        raise
-                    over.set_exception(error)
-                return True
-
-            self._take_now = take_now
+            # Virtual time leaves out a turn before which nothing happens: then the task is not cancelled either.
+            run: Callable[..., None] = context.run
+            self._at_once = _AtOnce(partial(is_next, context), partial(run, take), over)
         take_all()
         try:
             await over
         finally:
-            self._take_soon = self._take_now = None
+            self._take_soon = self._at_once = None
 
     def _take_all(
         self, take: Callable[[Received[M]], None], over: asyncio.Future[None], task: asyncio.Task[Any]

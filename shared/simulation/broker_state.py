@@ -1,18 +1,42 @@
 """What a broker of the in-process bus holds besides listeners: messages on their way, and the key-value store."""
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappush
 from math import inf
 from typing import Any
 
 from livescale.shared.bus.codec import decode, encode
 from livescale.shared.bus.contract import Disconnected, M
 from livescale.shared.messages.message import Message
+from livescale.shared.simulation.listeners import FoundListeners, Listener
 from livescale.shared.simulation.virtual_time import VirtualTimeLoop
 
 MOST_WAYS = 10_000  # of which it is known when their last message arrives, where no more are in use
 
 Latest = dict[Hashable, float]  # when the last message arrives, by listener
+NOBODY = FoundListeners((), ())
+
+
+@dataclass(slots=True, eq=False)
+class Way:
+    """From one sender to those who listen on a subject, and to those who watch.
+
+    Who they are is found again after each of the `changes` of listeners: all that a message needs is in one place, as
+    thousands of senders do not fit a processor's cache.
+    """
+
+    sender: Hashable
+    subject: str
+    latest: Latest = field(default_factory=dict)
+    found: FoundListeners = NOBODY
+    watchers: Sequence[Listener] = ()
+    changes: int = -1
+
+
+Said = tuple[Mapping[str, str], Way, bytes]  # the holes of a subject, the way there, and what was sent
+NOTHING_SAID: Said = {}, Way(None, ""), b""
 
 
 class DelayedDeliveries:
@@ -22,21 +46,25 @@ class DelayedDeliveries:
     """
 
     def __init__(self) -> None:
-        # By sender and subject, when the last message to each listener arrives; old ones until forgotten.
-        self._latest: dict[Hashable, dict[Hashable, float]] = {}
+        self._ways: dict[Hashable, Way] = {}  # by sender and subject; old ones until forgotten
         self._most = MOST_WAYS  # before old ones are forgotten
         self._loop: Any = None  # of virtual time or not
         self._is_virtual = False
 
-    def ways(self, sender: Hashable, subject: str) -> Latest:
-        """When the last message that `sender` sent on `subject` arrives, by listener; for `add_all`."""
-        key = sender, subject
-        found = self._latest.get(key)
+    def way(self, sender: Hashable, subject: str) -> Way:
+        """The way of what `sender` sends on `subject`."""
+        found = self._ways.get((sender, subject))
         if found is None:
-            if len(self._latest) >= self._most:
-                self._forget()
-            found = self._latest[key] = {}
+            found = Way(sender, subject)
+            self.keep(found)
         return found
+
+    def keep(self, way: Way) -> None:
+        """Know a way from now on, also one that was forgotten since it was last used."""
+        key = way.sender, way.subject
+        if key not in self._ways and len(self._ways) >= self._most:
+            self._forget()
+        self._ways[key] = way
 
     def add_all(
         self, times: Sequence[float], arrive: Callable[[], None], ways: Latest | None = None, listener: Hashable = None
@@ -56,8 +84,8 @@ class DelayedDeliveries:
             if ways is not None:
                 ways[listener] = at
                 ways = None
-            if self._is_virtual:
-                self._loop.call_in_no_process(at, arrive)
+            if self._is_virtual:  # as its `call_in_no_process`, without a call
+                heappush(self._loop.machine_timers, (at, next(self._loop.numbers), arrive))
             else:
                 self._loop.call_at(at, arrive)
 
@@ -71,8 +99,11 @@ class DelayedDeliveries:
     def _forget(self) -> None:
         """Forget the ways on which everything has arrived."""
         now = self._now()
-        self._latest = {key: ways for key, ways in self._latest.items() if max(ways.values(), default=inf) >= now}
-        self._most = max(MOST_WAYS, 2 * len(self._latest))
+        for key, way in list(self._ways.items()):
+            if max(way.latest.values(), default=inf) < now:
+                way.changes = -1  # whoever uses it has it kept again
+                del self._ways[key]
+        self._most = max(MOST_WAYS, 2 * len(self._ways))
 
 
 class LocalKeyValue:

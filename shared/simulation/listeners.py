@@ -4,7 +4,7 @@ hear it, not with the others."""
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from livescale.shared.bus.calls import Reply
 
@@ -15,15 +15,22 @@ MOST_FOUND = 65_536  # subjects whose listeners are remembered
 ANY, REST = "*", ">"  # of a subscription: any one token, and one or more to the end
 
 
+class Connection(Protocol):
+    """Whose a subscription is. Deliveries are kept in `held` where it is not None, as while a process is stopped."""
+
+    held: list[Callable[[], object]] | None
+
+
 @dataclass(frozen=True, eq=False)
 class Listener:
     """One subscription at the broker. Each message goes to one of the listeners with the same `queue`, after the
-    broker's `delays` or its own."""
+    broker's `delays` or its own. What only watches is no connection's."""
 
     wanted: str
     queue: str
     deliver: Deliver
     delays: Delays | None = None
+    of: Connection | None = None
 
 
 @dataclass
@@ -54,13 +61,14 @@ class ListenerTable:
 
     def __init__(self) -> None:
         self.listeners: set[Listener] = set()
+        self.changes = 0  # how often a listener came or went
         self._root = SubjectNode()
         self._numbers = count()
         self._turn = count()
         self._found: dict[str, FoundListeners] = {}  # by subject, until listeners change
 
     def add(self, listener: Listener) -> None:
-        self._found.clear()
+        self._changed()
         self.listeners.add(listener)
         node = self._root
         for token in listener.wanted.split("."):
@@ -68,7 +76,7 @@ class ListenerTable:
         node.here[listener] = next(self._numbers)
 
     def remove(self, listener: Listener) -> None:
-        self._found.clear()
+        self._changed()
         self.listeners.remove(listener)
         tokens, path = listener.wanted.split("."), [self._root]
         for token in tokens:
@@ -80,16 +88,28 @@ class ListenerTable:
             del parent.following[token]
 
     def choose(self, subject: str) -> Sequence[Listener]:
-        """The listeners that get a message: all without a queue, and one of each queue. Those of a queue take turns."""
+        """The listeners that get a message on a subject."""
+        return self.pick(self.find(subject))
+
+    def find(self, subject: str) -> "FoundListeners":
+        """All that match a subject, until there are `changes`."""
         found = self._found.get(subject)
         if found is None:
             if len(self._found) >= MOST_FOUND:
                 self._found.clear()
             found = self._found[subject] = self._find(subject)
+        return found
+
+    def pick(self, found: "FoundListeners") -> Sequence[Listener]:
+        """Those of them that get a message: all without a queue, and one of each queue. Those of a queue take turns."""
         if not found.groups:
             return found.everyone
         picked = {members[next(self._turn) % len(members)] for members in found.groups}
         return [one for one in found.everyone if not one.queue or one in picked]
+
+    def _changed(self) -> None:
+        self._found.clear()
+        self.changes += 1
 
     def _find(self, subject: str) -> "FoundListeners":
         matching = sorted(self._root.find(subject.split(".")), key=lambda found: found[0])

@@ -4,12 +4,11 @@ A `LocalBroker` stands for the server; each actor gets a `LocalBus` of its own f
 at the broker: `down()` and `up()`, `lose` and `delays`. `lose` says for each message whether it gets lost. `delays`
 says for each listener (and each answer) after how many seconds the message arrives: no delay is a loss, two are a
 duplicate. As with NATS, the messages of one connection on one subject arrive in order, duplicates aside.
-
 A held bus keeps messages both ways until `release()`, as a stopped process does; `forget()` drops them.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVarTuple
@@ -45,7 +44,7 @@ from livescale.shared.bus.contract import (
 from livescale.shared.bus.subscription import QueuedSubscription, carried
 from livescale.shared.runtime.clock import Clock, SystemClock
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
-from livescale.shared.simulation.broker_state import DelayedDeliveries, LocalKeyValue
+from livescale.shared.simulation.broker_state import NOTHING_SAID, DelayedDeliveries, LocalKeyValue, Said, Way
 from livescale.shared.simulation.listeners import Delays, Deliver, Listener, ListenerTable
 
 Ts = TypeVarTuple("Ts")
@@ -89,32 +88,37 @@ class LocalBroker:
         for bus in self.buses:
             bus.connection_changed(True)
 
-    def route(
+    def send(
         self,
-        subject: str,
+        way: Way,
         data: bytes,
         headers: Mapping[str, str],
         reply: Reply | None = None,
-        sender: Hashable = None,
         delays: Delays | None = None,
     ) -> int:
         """Hand a message to its listeners, in the order in which they came. Returns how many got it."""
-        for watcher in self.watchers.choose(subject):
+        subject, changes = way.subject, self.routes.changes + self.watchers.changes
+        if way.changes != changes:
+            way.found, way.watchers, way.changes = self.routes.find(subject), self.watchers.choose(subject), changes
+            self.arrivals.keep(way)
+        for watcher in way.watchers:
             watcher.deliver(subject, data, headers, None)
-        chosen = self.routes.choose(subject)
+        chosen = self.routes.pick(way.found) if way.found.groups else way.found.everyone
         if not self.lose(subject):
-            add_all, deliver, usual = self.arrivals.add_all, self._deliver, self.delays
-            ways = None if sender is None else self.arrivals.ways(sender, subject)
+            add_all, deliver, usual, latest = self.arrivals.add_all, self._deliver, self.delays, way.latest
             for listener in chosen:
                 arrive = partial(deliver, listener, subject, data, headers, reply)
-                add_all((delays or listener.delays or usual)(subject), arrive, ways, listener)
+                add_all((delays or listener.delays or usual)(subject), arrive, latest, listener)
         return len(chosen)
 
     def _deliver(
         self, listener: Listener, subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None
     ) -> None:
         if self.connected and listener in self.routes.listeners:
-            listener.deliver(subject, data, headers, reply)
+            if listener.of is None or listener.of.held is None:
+                listener.deliver(subject, data, headers, reply)
+            else:
+                listener.of.held.append(partial(listener.deliver, subject, data, headers, reply))
 
 
 class LocalBus:
@@ -123,8 +127,7 @@ class LocalBus:
     def __init__(self, broker: LocalBroker, delays: Delays | None = None) -> None:
         self.kv: KeyValue = LocalKeyValue(broker.values, lambda: broker.connected)
         self.counts: Counter[str] = Counter()
-        self._broker = broker
-        self._delays = delays
+        self._broker, self._delays = broker, delays
         self._caller = Caller(broker.clock, self._send)
         self._log = RateLimitedLog(broker.clock.now)
         self._listeners: list[Listener] = []
@@ -133,29 +136,32 @@ class LocalBus:
         self._served: list[ServedEndpoint] = []
         self._watchers: list[Callable[[bool], None]] = []
         self._closed = False
-        self._held: list[Callable[[], object]] | None = None
-        self._said: dict[str, tuple[str, bytes]] = {}  # the last subject and message of each topic
+        self.held: list[Callable[[], object]] | None = None
+        self._said: dict[str, Said] = {}  # the last message of each topic
 
     def bucket(self, name: str, seconds: float, most_bytes: int) -> KeyValue:
-        # Nothing is forgotten here, and nothing refused.
-        return LocalKeyValue(self._broker.buckets[name], lambda: self._broker.connected)
+        return LocalKeyValue(self._broker.buckets[name], lambda: self._broker.connected)  # which keeps all it is given
 
     @property
     def connected(self) -> bool:
         return self._broker.connected and not self._closed
 
     def publish(self, topic: Topic[M], message: M, **holes: str) -> None:
-        subject, data = fill(topic.pattern, holes), encode(message, json=topic.json)
-        if (said := self._said.get(topic.pattern)) != (subject, data):  # heartbeats often say the same again
-            said = self._said[topic.pattern] = subject, self._checked(topic, subject, data)
-        if not self.connected:
+        data = encode(message, json=topic.json)
+        holes_then, way, sent = self._said.get(topic.pattern, NOTHING_SAID)
+        if data != sent or holes != holes_then:  # heartbeats often say the same again
+            subject = fill(topic.pattern, holes)
+            way = way if way.subject == subject else self._broker.arrivals.way(self, subject)
+            sent = self._checked(topic, subject, data)
+            self._said[topic.pattern] = holes, way, sent
+        if not self._broker.connected or self._closed:
             self.counts["dropped_disconnected"] += 1
             return
         self.counts["sent"] += 1
-        if self._held is None:  # as `_pass`, without a call
-            self._broker.route(*said, TOPIC_HEADERS[topic.json], None, self)
+        if self.held is None:  # as `_pass`, without a call
+            self._broker.send(way, sent, TOPIC_HEADERS[topic.json])
         else:
-            self._pass(self._broker.route, *said, TOPIC_HEADERS[topic.json], None, self)
+            self._pass(self._broker.send, way, sent, TOPIC_HEADERS[topic.json])
 
     def _checked(self, topic: Topic[M], subject: str, data: bytes) -> bytes:
         """The bytes that are sent. Raises Undecodable: a message of the wrong type is its sender's mistake."""
@@ -172,13 +178,7 @@ class LocalBus:
         subscription = QueuedSubscription(topic, limit, self.counts, self._log)
         wanted = fill_wildcards(topic.pattern, holes)
 
-        def deliver(subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None) -> None:
-            if self._held is None:  # as `_pass`, without a call: nearly all that is said comes here
-                subscription.deliver(subject, data)
-            else:
-                self._held.append(partial(subscription.deliver, subject, data))
-
-        listener = Listener(wanted, "", deliver, self._delays)
+        listener = Listener(wanted, "", subscription.deliver, self._delays, self)
 
         async def leave() -> None:
             self._subscriptions.remove(subscription)
@@ -195,7 +195,7 @@ class LocalBus:
             served = ServedEndpoint(endpoint, self._broker.clock)
             self._served.append(served)
             subject, queue = fill(endpoint.call.pattern, endpoint.holes), info.name if endpoint.call.queue else ""
-            listener = Listener(subject, queue, self._deliver_to(served))
+            listener = Listener(subject, queue, self._deliver_to(served), of=self)
             self._serving.append(listener)
             self._listen(listener)
             listening.append((listener, served))
@@ -210,23 +210,23 @@ class LocalBus:
 
     def hold(self) -> None:
         """Hold back all that comes in or goes out until `release`."""
-        self._held = self._held or []
+        self.held = self.held or []
 
     def release(self) -> None:
-        held, self._held = self._held or [], None
+        held, self.held = self.held or [], None
         for act in held:
             act()
 
     def forget(self) -> None:
         """Drop what waits for `release`, as when a network is cut."""
-        if self._held is not None:
-            self._held.clear()
+        if self.held is not None:
+            self.held.clear()
 
     def _pass(self, act: Callable[[*Ts], object], *given: *Ts) -> None:
-        if self._held is None:
+        if self.held is None:
             act(*given)
         else:
-            self._held.append(partial(act, *given))
+            self.held.append(partial(act, *given))
 
     def watch_connection(self, on_change: Callable[[bool], None]) -> None:
         self._watchers.append(on_change)
@@ -282,10 +282,10 @@ class LocalBus:
             answer = partial(self._pass, self._answer, token, body, extra)
             self._broker.arrivals.add_all((self._delays or self._broker.delays)(f"answer.{subject}"), answer)
 
-        route = partial(self._broker.route, subject, data, headers, reply, sender=self, delays=self._delays)
-        if self._held is not None:
-            self._held.append(route)
-        elif route() == 0:
+        send = partial(self._broker.send, self._broker.arrivals.way(self, subject), data, headers, reply, self._delays)
+        if self.held is not None:
+            self.held.append(send)
+        elif send() == 0:
             raise ServiceAbsent(f"no process listens on {subject}")
 
     def _answer(self, token: str, body: bytes, extra: Headers) -> None:
@@ -295,6 +295,6 @@ class LocalBus:
     def _deliver_to(self, served: ServedEndpoint) -> Deliver:
         def deliver(subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None) -> None:
             if reply is not None:
-                self._pass(served.accept, data, headers, lambda body, extra: self._pass(reply, body, extra))
+                served.accept(data, headers, lambda body, extra: self._pass(reply, body, extra))
 
         return deliver

@@ -63,10 +63,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.slept = False  # whether any process has been stopped so far
         self.in_threads = 0
         self.at_machine_timer = False
-        self._numbers = count()
+        self.numbers = count()
         self._timers: list[tuple[float, int, Any]] = []  # thousands
         # Few at a time, but nearly all: messages on their way.
-        self._machine_timers: list[tuple[float, int, Callable[[], object]]] = []
+        self.machine_timers: list[tuple[float, int, Callable[[], object]]] = []
         super().__init__()
         self.get_debug = bool  # type: ignore[method-assign]  # as the next: without Python, at each future
         self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
@@ -93,22 +93,27 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         timer = VirtualTimer(when, callback, args, self, context)
         process = context.get(process_of) if self.slept else None
         at = when if process is None else when + process.away
-        heappush(self._timers, (at, next(self._numbers), timer))  # as `arm`, without a call
+        heappush(self._timers, (at, next(self.numbers), timer))  # as `arm`, without a call
         timer._scheduled = True
         return timer
 
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at((self.time() if self.slept else self.now) + delay, callback, *args, context=context)
+        if self.slept:
+            return self.call_at(self.time() + delay, callback, *args, context=context)
+        timer = VirtualTimer(self.now + delay, callback, args, self, copy_context() if context is None else context)
+        heappush(self._timers, (self.now + delay, next(self.numbers), timer))  # as `call_at`, without a call
+        timer._scheduled = True
+        return timer
 
     def call_in_no_process(self, when: float, callback: Callable[[], object]) -> None:
         """Call at this time of the machine, whatever becomes of the process that asks for it."""
-        heappush(self._machine_timers, (when, next(self._numbers), callback))
+        heappush(self.machine_timers, (when, next(self.numbers), callback))
 
     def arm(self, timer: VirtualTimer, at: float) -> None:
         """Let a timer fire at this time of the machine."""
-        heappush(self._timers, (at, next(self._numbers), timer))
+        heappush(self._timers, (at, next(self.numbers), timer))
         timer._scheduled = True
 
     def call_soon(
@@ -178,20 +183,19 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
         Nearly all turns of a large system are these, and the rest of a turn would be most of what they cost.
         """
-        timers, machine_timers, ready = self._timers, self._machine_timers, self._ready
+        timers, messages, ready = self._timers, self.machine_timers, self._ready
         resolution, limit = self._clock_resolution, self.limit_seconds
         due: Any = None
         try:
             while not (ready or self._stopping or self.in_threads):
-                is_message = bool(machine_timers) and not (timers and timers[0] < machine_timers[0])
-                heap: list[Any] = machine_timers if is_message else timers
+                is_message = bool(messages) and not (timers and timers[0] < messages[0])
+                heap: list[Any] = messages if is_message else timers
                 if not heap or (not is_message and heap[0][2]._cancelled):
                     return
-                now = heap[0][0] if heap[0][0] > self.now else self.now
-                if now > limit:
-                    return
-                first, end = heappop(heap), now + resolution
-                if (machine_timers and machine_timers[0][0] < end) or (timers and timers[0][0] < end):
+                first = heappop(heap)
+                now = first[0] if first[0] > self.now else self.now
+                end = now + resolution
+                if now > limit or (messages and messages[0][0] < end) or (timers and timers[0][0] < end):
                     heappush(heap, first)
                     return
                 self.now, due = now, first[2]
@@ -212,7 +216,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def _first(self) -> list[Any]:
         """The heap of the timer that is due first; an empty one where none is set."""
-        timers, machine_timers = self._timers, self._machine_timers
+        timers, machine_timers = self._timers, self.machine_timers
         return machine_timers if machine_timers and not (timers and timers[0] < machine_timers[0]) else timers
 
     def _forget_cancelled(self) -> None:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
 
@@ -240,7 +240,7 @@ class BlockReceiver:
     def _buffer(self, chunk: Chunk, is_shared: bool) -> Buffer:
         if is_shared:
             return Buffer(memoryview(bytearray(TOLD)))
-        return replace(self._copy.buffer(chunk), on_piece=self._digests[chunk.block].write(chunk.offset))
+        return Buffer(self._copy.buffer(chunk).view, self._digests[chunk.block].write(chunk.offset))
 
     def _arrived(self, chunk: Chunk, ticket: int, is_shared: bool) -> None:
         self.mapped.decide()

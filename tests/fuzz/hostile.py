@@ -13,6 +13,7 @@ from livescale.shared.bus.calls import Reply
 from livescale.shared.bus.codec import CONTENT_TYPE, ERROR_CODE, Headers, content_type, encode, fill, hole_names
 from livescale.shared.bus.contract import Call, Topic
 from livescale.shared.messages.message import Message
+from livescale.shared.simulation.broker_state import Way
 from livescale.shared.simulation.local_bus import LocalBroker
 from tests.shared.messages.test_message import messages
 
@@ -115,7 +116,7 @@ def fire(broker: LocalBroker, shot: Shot) -> list[Headers]:
     """Send a shot. The headers of the answer are added to the list."""
     answers: list[Headers] = []
     reply: Reply | None = (lambda body, headers: answers.append(headers)) if shot.answered else None
-    broker.route(shot.subject, shot.data, shot.headers, reply)
+    broker.send(Way(None, shot.subject), shot.data, shot.headers, reply)
     return answers
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from livescale.services.monitor.needs import Need
-from livescale.services.monitor.policy import RetryTimes, RoleRule, ScalingPolicy
+from livescale.services.monitor.policy import RetryTimes, ScalingPolicy
 from livescale.services.monitor.role_policy import (
     RecentMost,
     RoleNeeds,
@@ -19,6 +19,7 @@ from livescale.services.monitor.role_policy import (
     weigh_roles,
 )
 from livescale.services.monitor.role_signals import RoleLoad
+from livescale.services.monitor.weighing import RoleRule
 from livescale.shared.messages.membership import EngineLoad, Role, WorkerReport
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.scaling import RoleMove

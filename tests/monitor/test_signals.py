@@ -1,11 +1,14 @@
 """The view of a model, from the last reports of all processes."""
 
+from collections.abc import Callable
+from random import Random
+
 from msgspec.structs import replace
 
 from livescale.services.monitor.signals import Signals
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import ScaleRecord
-from tests.monitor.reports import SIZE, Watched, load, queues, record, serving, spare, spec
+from tests.monitor.reports import SIZE, Watched, dead, load, queues, record, serving, spare, spec
 from tests.spans import CALLER
 
 
@@ -91,3 +94,39 @@ def test_who_has_waited_longest_is_known_by_its_trace() -> None:
     report = queues(10)
     signals.on_router(replace(report, queues=[replace(report.queues[0], traceparent=CALLER)]), 0.0)
     assert (signals.traceparent("m"), signals.traceparent("n")) == (CALLER, None)
+
+
+def test_what_is_known_already_is_what_comes_of_looking_anew() -> None:
+    chance, entry = Random(5), ModelEntry(spec=spec(), state="ready", size_bytes=SIZE)
+    known, anew = Signals(stale_seconds=2.0), Signals(stale_seconds=2.0)
+    kept = 0
+
+    def draw(step: int, now: float) -> Callable[[Signals], None]:
+        what, worker, size = chance.randrange(8), f"w-{chance.randrange(4)}", chance.randrange(3)
+        if what < 3:
+            report = serving(
+                worker, load(running_requests=size), state=chance.choice(("loading", "serving", "draining"))
+            )
+            return lambda signals: signals.on_worker(report, now)
+        if what == 3:
+            return lambda signals: signals.on_worker(spare(worker, SIZE * size), now)
+        if what == 4:
+            return lambda signals: signals.on_router(queues(100 * size), now)
+        if what == 5:
+            scale = record(chance.choice(("loading", "draining", "done")), [f"i-{worker}"])
+            return lambda signals: signals.on_scale(scale)
+        if what == 6 and step > 1900:
+            return lambda signals: signals.on_lease(dead(worker))
+        return lambda signals: None
+
+    before = None
+    for step in range(2000):
+        now = step * 0.25
+        event = draw(step, now)
+        event(known)
+        event(anew)
+        seen = known.observe(entry, now)
+        assert seen == anew.observe(replace(entry), now)
+        kept += seen is before
+        before = seen
+    assert 100 < kept < 1900

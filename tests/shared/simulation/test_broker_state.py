@@ -102,12 +102,12 @@ def test_ways_on_which_everything_has_arrived_are_forgotten(monkeypatch: pytest.
 
     async def main() -> None:
         deliveries, seen = DelayedDeliveries(), list[int]()
-        deliveries.add_all((5.0,), lambda: seen.append(-1), deliveries.ways("sender", "slow"), "listener")
+        deliveries.add_all((5.0,), lambda: seen.append(-1), deliveries.way("sender", "slow").latest, "listener")
         for number in range(100):
-            deliveries.add_all((1.0,), partial(seen.append, number), deliveries.ways(number, "fast"), "listener")
+            deliveries.add_all((1.0,), partial(seen.append, number), deliveries.way(number, "fast").latest, "listener")
             await asyncio.sleep(0.04)
-        assert len(deliveries._latest) < 60
-        deliveries.add_all((0.0,), lambda: seen.append(-2), deliveries.ways("sender", "slow"), "listener")
+        assert len(deliveries._ways) < 60
+        deliveries.add_all((0.0,), lambda: seen.append(-2), deliveries.way("sender", "slow").latest, "listener")
         await asyncio.sleep(2.0)
         assert seen[-2:] == [-1, -2]
         assert sorted(seen[:-2]) == list(range(100))
