@@ -11,7 +11,7 @@ from livescale.services.gateway.catalog import Catalog
 from livescale.services.gateway.generating import make_completions, make_responses
 from livescale.services.gateway.generation import Backend
 from livescale.services.gateway.models import RegisteredModels
-from livescale.services.gateway.operation import Operation
+from livescale.services.gateway.openapi import Operation
 from livescale.services.gateway.operations import operations
 from livescale.services.gateway.pooling import Pooling
 from livescale.services.gateway.pooling_api import PoolingApi

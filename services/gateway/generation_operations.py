@@ -5,7 +5,7 @@ from livescale.services.gateway import responses_objects as objects
 from livescale.services.gateway.completions import Completions
 from livescale.services.gateway.messages_api import MessagesApi
 from livescale.services.gateway.messages_request import CountRequest, MessagesRequest
-from livescale.services.gateway.operation import BODY_ERRORS, BUS_ERRORS, GENERATION_ERRORS, MODEL_ERRORS, Operation
+from livescale.services.gateway.openapi import BODY_ERRORS, BUS_ERRORS, GENERATION_ERRORS, MODEL_ERRORS, Operation
 from livescale.services.gateway.render_api import RenderApi, Rendered
 from livescale.services.gateway.responses_api import ResponsesApi
 from livescale.services.gateway.responses_input import QUERY, ItemList

@@ -9,7 +9,7 @@ from livescale.services.gateway.admin import Admin, admin_operations
 from livescale.services.gateway.catalog import Catalog
 from livescale.services.gateway.completions import Completions
 from livescale.services.gateway.generation_operations import generation_operations
-from livescale.services.gateway.operation import Operation
+from livescale.services.gateway.openapi import Operation
 from livescale.services.gateway.pooling_api import PoolingApi
 from livescale.services.gateway.pooling_operations import pooling_operations
 from livescale.services.gateway.probes import Probes

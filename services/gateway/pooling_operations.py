@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from livescale.services.gateway import pooling_shapes as shapes
-from livescale.services.gateway.operation import GENERATION_ERRORS, Operation, Serve
+from livescale.services.gateway.openapi import GENERATION_ERRORS, Operation, Serve
 from livescale.services.gateway.pooling_api import PoolingApi
 
 

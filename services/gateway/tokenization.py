@@ -13,7 +13,7 @@ from livescale.services.gateway.checkpoint_text import check_reads
 from livescale.services.gateway.checks import check_token_ids
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.models import RegisteredModels, context_tokens
-from livescale.services.gateway.operation import BODY_ERRORS, MODEL_ERRORS, Operation
+from livescale.services.gateway.openapi import BODY_ERRORS, MODEL_ERRORS, Operation
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.responses import json_answer
 from livescale.services.gateway.templates import Templates, render_chat
