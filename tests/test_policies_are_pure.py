@@ -20,7 +20,6 @@ POLICIES = (
     "services/gateway/shapes.py",
     "services/host/cache.py",
     "services/monitor/arbitration.py",
-    "services/monitor/journal.py",
     "services/monitor/needs.py",
     "services/monitor/role_policy.py",
     "services/monitor/role_signals.py",
