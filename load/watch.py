@@ -2,6 +2,7 @@
 deaths, restarts and stalls of the whole machine."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -105,3 +106,10 @@ def read_times(clock: Clock) -> ClockTimes:
 
 def read_lives(children: Mapping[str, Child]) -> dict[str, Life]:
     return {name: Life(child.pid, child.starts) for name, child in children.items()}
+
+
+def end_on_sigterm() -> None:
+    """Have SIGTERM cancel the task that calls this, as Ctrl-C does."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

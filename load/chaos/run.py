@@ -28,14 +28,13 @@ from livescale.load.chaos.system import (
     stack_settings,
 )
 from livescale.load.client import send_open_loop
-from livescale.load.demo.run import end_on_sigterm
 from livescale.load.records import Ask, RequestRecord
 from livescale.load.screen import Screen, ScreenView
 from livescale.load.stats import Tally
 from livescale.load.story import Story
 from livescale.load.target import LoadTarget, learn_target
 from livescale.load.trace import Trace
-from livescale.load.watch import watching
+from livescale.load.watch import end_on_sigterm, watching
 from livescale.services.supervisor.processes import Echo
 from livescale.services.supervisor.stack import Stack
 from livescale.shared.runtime.clock import SystemClock

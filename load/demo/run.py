@@ -5,7 +5,6 @@ Streams are checked afterwards, in `check`.
 
 import asyncio
 import random
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -23,7 +22,7 @@ from livescale.load.stats import Tally, duration
 from livescale.load.story import Story
 from livescale.load.target import LoadTarget, learn_target, make_asks
 from livescale.load.trace import Trace
-from livescale.load.watch import complete_story, describe, watching, watching_lives
+from livescale.load.watch import complete_story, describe, end_on_sigterm, watching, watching_lives
 from livescale.services.supervisor.model_settings import ModelSettings
 from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.stack import Stack
@@ -198,12 +197,6 @@ class DemoRun:
 def deaths(story: Story) -> list[RunIncident]:
     """The deaths that the registry announced: also of processes that run, and were silent for too long."""
     return [RunIncident(change.at, "death", describe(change) or "") for change in story.deaths]
-
-
-def end_on_sigterm() -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 def make_stack_settings(settings: DemoSettings, checkpoint: Path) -> StackSettings:

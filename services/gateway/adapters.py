@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from livescale.services.gateway.errors import ApiError, bad_request, from_bus, model_not_found, overloaded
 from livescale.services.gateway.models import RegisteredModels
-from livescale.services.gateway.operation import BODY_ERRORS, BUS_ERRORS, Operation
+from livescale.services.gateway.openapi import BODY_ERRORS, BUS_ERRORS, Operation
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.messages.model_spec import ModelSpec, Path

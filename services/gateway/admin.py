@@ -9,7 +9,7 @@ from livescale.services.gateway.answers import DecisionList, EntryList, Instance
 from livescale.services.gateway.bodies import ModelRequest, RoleRequest, ScaleRequest
 from livescale.services.gateway.errors import bad_request, from_bus
 from livescale.services.gateway.models import RegisteredModels
-from livescale.services.gateway.operation import BODY_ERRORS, BUS_ERRORS, Operation
+from livescale.services.gateway.openapi import BODY_ERRORS, BUS_ERRORS, Operation
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.responses import json_answer
 from livescale.shared.bus.contract import A, Bus, BusError, Call, Q

@@ -61,20 +61,6 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     total_blocks: int
 
 
-class Tokenized(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of /tokenize: the token ids, and how many there are."""
-
-    count: int
-    max_model_len: int
-    tokens: list[int]
-
-
-class Detokenized(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of /detokenize: the text, with special tokens written out."""
-
-    prompt: str
-
-
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """What the gateway can reach; `reason` says why it cannot serve, and `warning` is there where answers are made
     up."""

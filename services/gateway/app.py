@@ -19,8 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from livescale.services.gateway.access import ADMIN, Guard
 from livescale.services.gateway.errors import ApiError, internal
 from livescale.services.gateway.metrics import CLIENT_CLOSED_REQUEST, GatewayMetrics
-from livescale.services.gateway.openapi import LIMITS, RETRY, Document, describe
-from livescale.services.gateway.operation import Operation
+from livescale.services.gateway.openapi import LIMITS, RETRY, Document, Operation, describe
 from livescale.services.gateway.responses import error_answer, json_answer
 from livescale.shared.runtime.clock import Ids
 

@@ -5,21 +5,22 @@ from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from livescale.services.gateway.adapters import AdapterApi
-from livescale.services.gateway.admin import Admin
-from livescale.services.gateway.catalog import Catalog
+from livescale.services.gateway.adapters import AdapterApi, adapter_operations
+from livescale.services.gateway.admin import Admin, admin_operations
+from livescale.services.gateway.completions import Completions, generation_operations
 from livescale.services.gateway.generating import make_completions, make_responses
-from livescale.services.gateway.generation import Backend
+from livescale.services.gateway.messages_api import MessagesApi, message_operations
 from livescale.services.gateway.models import RegisteredModels
-from livescale.services.gateway.operation import Operation
-from livescale.services.gateway.operations import operations
+from livescale.services.gateway.openapi import Operation
 from livescale.services.gateway.pooling import Pooling
-from livescale.services.gateway.pooling_api import PoolingApi
+from livescale.services.gateway.pooling_api import PoolingApi, pooling_operations
 from livescale.services.gateway.pooling_prompts import PoolingPrompts
-from livescale.services.gateway.probes import Probes
-from livescale.services.gateway.responses_api import ResponsesApi
+from livescale.services.gateway.probes import Catalog, Probes, model_operations, probe_operations
+from livescale.services.gateway.render_api import RenderApi, render_operations
+from livescale.services.gateway.responses_api import ResponsesApi, response_operations
 from livescale.services.gateway.settings import GatewaySettings
-from livescale.services.gateway.tokenization import Tokenization
+from livescale.services.gateway.streams import Backend
+from livescale.services.gateway.tokenization import Tokenization, token_operations
 from livescale.services.gateway.work_processes import WorkProcesses, open_work_processes
 from livescale.shared.process.run import World
 
@@ -44,10 +45,35 @@ async def open_endpoints(
     async with open_work_processes(world.clock) as processes:
         completions = make_completions(world, settings, backend, models, processes)
         responses = make_responses(world, settings, completions)
-        prompts = PoolingPrompts(world.ids, world.clock, models, processes.images)
-        pooling = PoolingApi(prompts, Pooling(settings, id, backend), limit)
+        prompts = PoolingPrompts(settings, world.ids, world.clock, models, processes.images)
+        pooling = PoolingApi(prompts, Pooling(id, backend), limit)
         catalog, tokenization = Catalog(bus, models), Tokenization(models, processes.templates, limit)
         admin, adapters = Admin(bus, models, limit), AdapterApi(bus, models, limit)
         probes = Probes(id, bus, models, catalog, world.telemetry, executor)
         made = operations(completions, responses, pooling, catalog, tokenization, admin, probes, adapters)
         yield Endpoints(made, responses, probes, processes)
+
+
+def operations(
+    completions: Completions,
+    responses: ResponsesApi,
+    pooling: PoolingApi,
+    catalog: Catalog,
+    tokenization: Tokenization,
+    admin: Admin,
+    probes: Probes,
+    adapters: AdapterApi,
+) -> list[Operation]:
+    """The operations of all endpoints but those of the documentation itself."""
+    return [
+        *generation_operations(completions),
+        *render_operations(RenderApi(completions)),
+        *message_operations(MessagesApi(completions)),
+        *response_operations(responses),
+        *pooling_operations(pooling),
+        *model_operations(catalog),
+        *adapter_operations(adapters),
+        *token_operations(tokenization),
+        *admin_operations(admin),
+        *probe_operations(probes),
+    ]

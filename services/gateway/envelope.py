@@ -1,7 +1,7 @@
 """What all objects of one answer share: its id, its usage, how tokens are told, what comes before them, and how many
 make an event. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import fields, replace
 
+from livescale.services.gateway.bodies import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationOptions,
+    asked_logprobs,
+    only_prompt,
+)
 from livescale.services.gateway.logprobs import (
     ChatLogprobs,
     CompletionLogprobs,
@@ -186,3 +193,34 @@ def joined(pieces: Sequence[TextPiece]) -> TextPiece:
             case end:
                 whole[field.name] = end
     return TextPiece(**whole)
+
+
+def envelope_of(
+    body: GenerationOptions, token_text: Callable[[int], str], said: str | None, id: str, created: int
+) -> Envelope:
+    """Return what all objects of a request's answer share. `token_text` tells tokens as text; `said` is the text of a
+    conversation."""
+    options = body.stream_options
+    names = TokenNames(token_text, body.return_tokens_as_token_ids)
+    of_prompt = body.prompt_logprobs
+    return Envelope(
+        id=id,
+        created=created,
+        model=body.model,
+        token_ids=body.return_token_ids,
+        usage_follows=options is not None and options.include_usage,
+        continuous=options is not None and options.include_usage and options.continuous_usage_stats,
+        prompt_names=None if of_prompt is None else PromptNames(TokenNames(token_text), of_prompt),
+        names=None if asked_logprobs(body) is None else names,
+        prompt_text=said if isinstance(body, ChatRequest) and body.return_prompt_text else None,
+    )
+
+
+def echoes_of(body: GenerationOptions, prompts: list[list[int]], decode: Decode) -> list[Echo]:
+    """What is to come before the answer to each prompt, where the body asks for it. `decode` reads tokens."""
+    if isinstance(body, CompletionRequest) and body.echo:
+        top, alone = asked_logprobs(body), only_prompt(body)
+        return [Echo.of(decode, prompt, top, alone) for prompt in prompts]
+    if isinstance(body, ChatRequest) and body.echo and body.messages[-1].role == "assistant":
+        return [Echo(body.messages[-1].text, [], None, False)]
+    return []

@@ -1,15 +1,13 @@
 """What generates texts: the endpoints of completions, chats and responses, and what they share."""
 
-from livescale.services.gateway.completion_maker import CompletionMaker
-from livescale.services.gateway.completions import Completions
-from livescale.services.gateway.generation import Backend
-from livescale.services.gateway.kept_responses import KeptResponses
+from livescale.services.gateway.completions import CompletionMaker, Completions
+from livescale.services.gateway.kept_responses import KeptResponses, open_response_store
 from livescale.services.gateway.models import RegisteredModels
 from livescale.services.gateway.prompt_maker import PromptMaker
 from livescale.services.gateway.responses_api import ResponsesApi
-from livescale.services.gateway.responses_store import open_response_store
 from livescale.services.gateway.settings import GatewaySettings
 from livescale.services.gateway.spans import Tracing
+from livescale.services.gateway.streams import Backend
 from livescale.services.gateway.work_processes import WorkProcesses
 from livescale.shared.process.run import World
 
@@ -22,7 +20,13 @@ def make_completions(
     processes: WorkProcesses,
 ) -> Completions:
     """The endpoints of completions and chats."""
-    prompts = PromptMaker(settings, models, processes.templates, processes.grammars)
+    prompts = PromptMaker(
+        models,
+        processes.templates,
+        processes.grammars,
+        settings.max_prompts,
+        settings.trust_request_chat_template,
+    )
     tracing = Tracing(world.telemetry, world.clock)
     maker = CompletionMaker(settings, world.info.id, world.ids, backend, prompts, tracing)
     return Completions(prompts, maker, settings.max_body_bytes)

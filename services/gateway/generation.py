@@ -10,15 +10,13 @@ import structlog
 from msgspec.structs import replace
 
 from livescale.services.gateway.errors import from_bus, overloaded, timed_out
-from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.output import Output, TextPiece
 from livescale.services.gateway.progress import MOVES, Fresh, GenerationState, already_ended, failure, resumed
 from livescale.services.gateway.request_stream import Lost, RequestStream, Silent, TooSlow, Unplaced
-from livescale.services.gateway.streams import HeldRequests, RequestStreams
-from livescale.shared.bus.contract import Bus, BusError, Context, Refusal, TooLarge
+from livescale.services.gateway.streams import Backend
+from livescale.shared.bus.contract import BusError, Context, Refusal, TooLarge
 from livescale.shared.messages.requests import Submit, leaving
 from livescale.shared.policy.invariants import check
-from livescale.shared.runtime.clock import Clock
 from livescale.shared.subjects import SUBMIT
 
 SUBMIT_TIMEOUT_SECONDS = 1.0
@@ -39,17 +37,6 @@ log = structlog.get_logger()
 
 async def just_wait() -> None:
     """Say nothing: the client hears nothing before its whole answer."""
-
-
-@dataclass(frozen=True)
-class Backend:
-    """What every generation works with: the bus, the streams of tokens, and what is counted and held."""
-
-    bus: Bus
-    clock: Clock
-    streams: RequestStreams
-    metrics: GatewayMetrics
-    held: HeldRequests
 
 
 @dataclass

@@ -11,13 +11,12 @@ import structlog
 from livescale.services.gateway.access import BadKeys, Guard, Keyring, read_keys
 from livescale.services.gateway.app import make_app
 from livescale.services.gateway.endpoints import open_endpoints
-from livescale.services.gateway.generation import Backend
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.models import RegisteredModels
 from livescale.services.gateway.probes import Probes
 from livescale.services.gateway.server import Server, allow_connections, is_loopback, listen, url_of
 from livescale.services.gateway.settings import GatewaySettings
-from livescale.services.gateway.streams import HeldRequests, Peers, RequestStreams
+from livescale.services.gateway.streams import Backend, HeldRequests, Peers, RequestStreams
 from livescale.services.gateway.vocabularies import Vocabularies
 from livescale.shared.process.run import World, run_process
 from livescale.shared.runtime.files import write_atomically

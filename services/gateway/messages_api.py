@@ -7,7 +7,15 @@ from starlette.responses import Response
 
 from livescale.services.gateway.completions import Completions
 from livescale.services.gateway.messages_request import NAMES, CountRequest, MessagesRequest, chat_of_messages
-from livescale.services.gateway.messages_shape import MessagesShape, TokenCount, message_error
+from livescale.services.gateway.messages_shape import (
+    Message,
+    MessageErrorBody,
+    MessageEvent,
+    MessagesShape,
+    TokenCount,
+    message_error,
+)
+from livescale.services.gateway.openapi import BODY_ERRORS, GENERATION_ERRORS, MODEL_ERRORS, Operation
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.responses import EventStreamResponse, json_answer, while_connected
 
@@ -32,3 +40,32 @@ class MessagesApi:
         data = await read_body(request, self.completions.max_body_bytes)
         body = chat_of_messages(parse_body(data, CountRequest))
         return json_answer(TokenCount(await self.completions.count(body, NAMES)))
+
+
+def message_operations(api: MessagesApi) -> list[Operation]:
+    """Return the operations of messages, for the application and OpenAPI."""
+    return [
+        Operation(
+            "POST",
+            "/v1/messages",
+            api.create,
+            "Answer a conversation as Anthropic's API does",
+            {200: Message},
+            body=MessagesRequest,
+            stream=MessageEvent,
+            errors=GENERATION_ERRORS,
+            error=MessageErrorBody,
+            protected=True,
+        ),
+        Operation(
+            "POST",
+            "/v1/messages/count_tokens",
+            api.count,
+            "How many tokens a conversation has",
+            {200: TokenCount},
+            body=CountRequest,
+            errors=(*BODY_ERRORS, *MODEL_ERRORS),
+            error=MessageErrorBody,
+            protected=True,
+        ),
+    ]

@@ -1,18 +1,27 @@
-"""Generates the OpenAPI document from the operations and their structs."""
+"""What one endpoint is, as an Operation, and the OpenAPI document of all of them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import version
 from inspect import cleandoc
 from typing import Any
 
 import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
 
 from livescale.services.gateway.access import ADMIN
 from livescale.services.gateway.errors import ErrorBody
-from livescale.services.gateway.operation import Operation
 from livescale.services.gateway.parameters import IGNORED
+
+Serve = Callable[[Request], Awaitable[Response]]
+
+BODY_ERRORS = (400, 408, 413, 415)
+BUS_ERRORS = (429, 503, 504)
+MODEL_ERRORS = (404, 500, 503)
+GENERATION_ERRORS = (*BODY_ERRORS, *MODEL_ERRORS, 429, 504)
 
 JSON = "application/json"
 REF = "#/components/schemas/{name}"
@@ -28,6 +37,24 @@ NEEDED = (
     ("top_logprobs", {"type": "integer", "minimum": 1}, "logprobs"),
 )
 Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One endpoint. `answers` has, by status, the type of the JSON body or a media type; `stream` is the type of an
+    event, `error` that of the body of an error. `protected` endpoints need an API key where there are keys."""
+
+    method: str
+    path: str
+    serve: Serve
+    summary: str
+    answers: dict[int, Any]
+    body: Any = None
+    stream: Any = None
+    errors: tuple[int, ...] = ()
+    error: Any = ErrorBody
+    query: tuple[tuple[str, str], ...] = ()
+    protected: bool = False
 
 
 def describe(operations: Sequence[Operation], *, with_key: bool) -> Document:

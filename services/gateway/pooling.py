@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import starmap
 
-from livescale.services.gateway.access import Visit
-from livescale.services.gateway.generation import Backend, Generation, just_wait
+from livescale.services.gateway.generation import Generation, just_wait
 from livescale.services.gateway.output import TextPiece
 from livescale.services.gateway.pooling_prompts import Asked
-from livescale.services.gateway.settings import GatewaySettings
 from livescale.services.gateway.spans import caller_of
+from livescale.services.gateway.streams import Backend
 from livescale.services.gateway.submission import salt_of
 from livescale.services.gateway.vectors import PooledOutput
 from livescale.shared.bus.contract import Context
@@ -24,7 +23,6 @@ AT_ONCE = 64  # texts of a request that workers have or wait for
 class Pooling:
     """Asks workers for vectors and scores. `gateway` is the id that they answer to."""
 
-    settings: GatewaySettings
     gateway: str
     backend: Backend
 
@@ -37,13 +35,9 @@ class Pooling:
     ) -> list[TokenLogprobs]:
         """What workers tell of each text's only token, for which they are asked by its own sampling. When one fails,
         the others are cancelled. A text that is an image has `pixels`."""
-        visit: Visit = asked.request.state.visit
-        visit.reserve(sum(map(len, texts)))
-        timeout = min(asked.body.timeout or self.settings.default_timeout_s, self.settings.max_timeout_s)
+        asked.visit.reserve(sum(map(len, texts)))
         caller = caller_of(asked.request.headers)
-        context = Context(
-            deadline=asked.wall + timeout, request_id=str(asked.request.state.request_id), traceparent=caller
-        )
+        context = Context(deadline=asked.deadline, request_id=str(asked.request.state.request_id), traceparent=caller)
         submits = [
             Submit(
                 request_id=asked.id if len(texts) == 1 else f"{asked.id}-p{index}",
@@ -53,15 +47,15 @@ class Pooling:
                 sampling=sampling,
                 max_tokens=1,
                 priority=asked.body.priority,
-                deadline=asked.wall + timeout,
-                cache_salt=salt_of(visit.who, asked.body.cache_salt),
+                deadline=asked.deadline,
+                cache_salt=salt_of(asked.visit.who, asked.body.cache_salt),
                 traceparent=caller,
                 pixels=pixels[index] if pixels else b"",
             )
             for index, (tokens, sampling) in enumerate(zip(texts, samplings, strict=True))
         ]
         told = await self._all(submits, context)
-        visit.spend(sum(map(len, texts)))
+        asked.visit.spend(sum(map(len, texts)))
         return told
 
     async def _all(self, submits: Sequence[Submit], context: Context) -> list[TokenLogprobs]:

@@ -1,7 +1,7 @@
 """The endpoints for vectors and scores."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,6 +14,7 @@ from livescale.services.gateway.checkpoint_text import (
     check_scores,
 )
 from livescale.services.gateway.errors import bad_request
+from livescale.services.gateway.openapi import GENERATION_ERRORS, Operation, Serve
 from livescale.services.gateway.parse import T, parse_body, read_body
 from livescale.services.gateway.pooling import Pooling
 from livescale.services.gateway.pooling_prompts import Asked, PoolingPrompts
@@ -228,3 +229,39 @@ def _pairs(first: str | list[str], second: str | list[str]) -> list[tuple[str, s
             "text_1",
         )
     return list(zip(ones, others, strict=True))
+
+
+def pooling_operations(api: PoolingApi) -> list[Operation]:
+    """Return the operations for vectors and scores, for the application and OpenAPI. Clients of several makers know one
+    endpoint by several paths."""
+    embeddings = _operation("/v1/embeddings", api.embeddings, "The vectors of texts", Embeddings, EmbeddingRequest)
+    pool = _operation(
+        "/pooling",
+        api.pool,
+        "The vectors of texts, or the scores of a model that gives scores",
+        PooledList,
+        PoolingRequest,
+    )
+    classify = _operation(
+        "/classify",
+        api.classify,
+        "The likeliest label of each text, and how likely all are",
+        Classes,
+        ClassifyRequest,
+    )
+    score = _operation("/score", api.score, "How well texts fit each other", Scores, ScoreRequest)
+    rerank = _operation(
+        "/rerank", api.rerank, "Documents in the order in which they fit a query", Ranking, RerankRequest
+    )
+    again = [
+        replace(classify, path="/v1/classify"),
+        replace(score, path="/v1/score"),
+        replace(rerank, path="/v1/rerank"),
+        replace(rerank, path="/v2/rerank"),
+    ]
+    return [embeddings, pool, classify, score, rerank, *again]
+
+
+def _operation(path: str, serve: Serve, summary: str, answer: type, body: type) -> Operation:
+    """An endpoint that takes texts, and makes something of them as generation does."""
+    return Operation("POST", path, serve, summary, {200: answer}, body=body, errors=GENERATION_ERRORS, protected=True)

@@ -5,33 +5,39 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from livescale.services.gateway.access import Visit
 from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.checks import check_token_ids
 from livescale.services.gateway.errors import bad_request, too_long, wrong_use
 from livescale.services.gateway.image_decoder import ImageDecoder
 from livescale.services.gateway.models import RegisteredModels, context_tokens
 from livescale.services.gateway.pooling_shapes import PoolingOptions
+from livescale.services.gateway.settings import GatewaySettings
 from livescale.shared.messages.images import Images
 from livescale.shared.runtime.clock import Clock, Ids
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A checked body of this model, and what its texts are called and count."""
+    """A checked body of this model, and what its texts are called and count. `wall` and `deadline` are in seconds since
+    the epoch."""
 
     request: Request
+    visit: Visit
     body: PoolingOptions
     name: str
     text: CheckpointText
     context: int
     id: str
     wall: float
+    deadline: float
 
 
 @dataclass(frozen=True)
 class PoolingPrompts:
     """Makes what is asked of workers. Its methods raise ApiError."""
 
+    settings: GatewaySettings
     ids: Ids
     clock: Clock
     models: RegisteredModels
@@ -44,7 +50,9 @@ class PoolingPrompts:
             raise wrong_use(body.model, "is an adapter, and generates text", "POST /v1/completions")
         text = await self.models.text(entry)
         id, wall = self.ids.new("req"), self.clock.wall()
-        return Asked(request, body, entry.spec.name, text, context_tokens(entry), id, wall)
+        deadline = wall + min(body.timeout or self.settings.default_timeout_s, self.settings.max_timeout_s)
+        context = context_tokens(entry)
+        return Asked(request, request.state.visit, body, entry.spec.name, text, context, id, wall, deadline)
 
     async def encode(self, asked: Asked, one: str | list[int], param: str) -> list[int]:
         """The tokens of one text, cut where the body asks for it."""

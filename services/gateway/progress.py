@@ -6,7 +6,7 @@ import msgspec
 
 from livescale.services.gateway.errors import ApiError, from_end, timed_out
 from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs, Tokens
-from livescale.shared.policy.state_machine import StateMachine
+from livescale.shared.policy.invariants import StateMachine
 
 
 class GenerationState(StrEnum):

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions, StreamOptions
 from livescale.services.gateway.completions import Completions
+from livescale.services.gateway.openapi import BODY_ERRORS, MODEL_ERRORS, Operation
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.responses import json_answer
 from livescale.services.gateway.submission import Origin, Prompts, make_submit, truncated
@@ -95,3 +96,30 @@ def _offsets(asked: Prompts, prompt: list[int], said: str | None) -> list[list[i
 def _special(body: GenerationOptions) -> bool:
     assert isinstance(body, ChatRequest | CompletionRequest)
     return body.add_special_tokens
+
+
+def render_operations(api: RenderApi) -> list[Operation]:
+    """Return the operations that tell what would be submitted, for the application and OpenAPI."""
+    errors = (*BODY_ERRORS, *MODEL_ERRORS)
+    return [
+        Operation(
+            "POST",
+            "/v1/chat/completions/render",
+            api.chat,
+            "The tokens that a conversation becomes, and its sampling; nothing is generated",
+            {200: Rendered},
+            body=ChatRequest,
+            errors=errors,
+            protected=True,
+        ),
+        Operation(
+            "POST",
+            "/v1/completions/render",
+            api.completion,
+            "The tokens that each prompt becomes, and their sampling; nothing is generated",
+            {200: list[Rendered]},
+            body=CompletionRequest,
+            errors=errors,
+            protected=True,
+        ),
+    ]

@@ -15,9 +15,11 @@ from livescale.services.gateway.completions import Completions
 from livescale.services.gateway.conversation import ChatMessage
 from livescale.services.gateway.errors import ApiError, bad_request, internal
 from livescale.services.gateway.kept_responses import KeptResponses, as_json
+from livescale.services.gateway.openapi import BODY_ERRORS, BUS_ERRORS, GENERATION_ERRORS, MODEL_ERRORS, Operation
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.responses import EventStreamResponse, Wait, Write, json_answer, while_connected
-from livescale.services.gateway.responses_objects import InputTokens, ResponseEvent, ResponseObject
+from livescale.services.gateway.responses_input import QUERY, ItemList
+from livescale.services.gateway.responses_objects import DeletedResponse, InputTokens, ResponseEvent, ResponseObject
 from livescale.services.gateway.responses_request import (
     NAMES,
     InputItem,
@@ -157,3 +159,74 @@ class ResponsesApi:
             deadline=exchange.response.deadline,
         )
         return made if await self.kept.store.put(exchange.client, kept) else replace(made, store=False)
+
+
+def response_operations(api: ResponsesApi) -> list[Operation]:
+    """Return the operations of responses, for the application and OpenAPI."""
+    return [
+        Operation(
+            "POST",
+            "/v1/responses",
+            api.create,
+            "Answer an input, after an earlier response if one is named, and keep the response for a while",
+            {200: ResponseObject},
+            body=ResponsesRequest,
+            stream=ResponseEvent,
+            errors=GENERATION_ERRORS,
+            protected=True,
+        ),
+        Operation(
+            "GET",
+            "/v1/responses/{response_id}",
+            api.kept.retrieve,
+            "A response that was kept",
+            {200: ResponseObject},
+            errors=(400, 404, *BUS_ERRORS),
+            protected=True,
+        ),
+        *_inputs(api),
+        Operation(
+            "DELETE",
+            "/v1/responses/{response_id}",
+            api.kept.delete,
+            "Keep a response no longer",
+            {200: DeletedResponse},
+            errors=(404, *BUS_ERRORS),
+            protected=True,
+        ),
+        Operation(
+            "POST",
+            "/v1/responses/{response_id}/cancel",
+            api.kept.cancel,
+            "Cancel a response that is made in the background",
+            {200: ResponseObject},
+            errors=(400, 404, 500, *BUS_ERRORS),
+            protected=True,
+        ),
+    ]
+
+
+def _inputs(api: ResponsesApi) -> list[Operation]:
+    """The operations that tell what a response is made of, and count it."""
+    return [
+        Operation(
+            "GET",
+            "/v1/responses/{response_id}/input_items",
+            api.kept.input_items,
+            "What a response that was kept was made of, earlier turns included",
+            {200: ItemList},
+            query=QUERY,
+            errors=(400, 404, *BUS_ERRORS),
+            protected=True,
+        ),
+        Operation(
+            "POST",
+            "/v1/responses/input_tokens",
+            api.count,
+            "How many tokens an input has, after an earlier response if one is named",
+            {200: InputTokens},
+            body=ResponsesRequest,
+            errors=(*BODY_ERRORS, *MODEL_ERRORS),
+            protected=True,
+        ),
+    ]

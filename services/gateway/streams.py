@@ -4,6 +4,7 @@ that wait for a router, while none can be reached."""
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import assert_never
 
 from prometheus_client import Gauge
@@ -15,6 +16,7 @@ from livescale.shared.bus.contract import Bus, BusError, Received, Refusal, Serv
 from livescale.shared.messages.membership import LeaseChanged, Report, RouterReport
 from livescale.shared.messages.requests import Cancel, Replay, RequestLost, TokenFrame, Tokens
 from livescale.shared.policy.invariants import check
+from livescale.shared.runtime.clock import Clock
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 from livescale.shared.subjects import CANCEL, CANCEL_WORK, HEARTBEAT, LEASE, REPLAY, TOKENS
 
@@ -242,3 +244,14 @@ class Peers:
     def _connection_changed(self, connected: bool) -> None:
         if connected:
             self._streams.reconnected()
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What every generation works with: the bus, the streams of tokens, and what is counted and held."""
+
+    bus: Bus
+    clock: Clock
+    streams: RequestStreams
+    metrics: GatewayMetrics
+    held: HeldRequests

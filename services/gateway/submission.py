@@ -14,18 +14,14 @@ from livescale.services.gateway.bodies import (
     ChatRequest,
     CompletionRequest,
     GenerationOptions,
-    asked_logprobs,
     asked_prompt_logprobs,
     asked_tokens,
     choices,
     needed_logprobs,
-    only_prompt,
 )
 from livescale.services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
 from livescale.services.gateway.checks import check_choices, check_named, check_token_ids
-from livescale.services.gateway.envelope import Echo, Envelope
 from livescale.services.gateway.errors import bad_request, too_long
-from livescale.services.gateway.logprobs import PromptNames, TokenNames
 from livescale.services.gateway.models import Served
 from livescale.services.gateway.output import Decode, Output, TextEnds, TextOutput
 from livescale.services.gateway.reading import Reading
@@ -261,31 +257,3 @@ def submits_of(asked: Prompts, origin: Origin, rules: TokenRules) -> list[Submit
         follows = names[index - index % each] if index % each else None
         submits.append(with_fields(submit, model=model, adapter=adapter, follows=follows))
     return submits
-
-
-def envelope_of(asked: Prompts, id: str, created: int) -> Envelope:
-    """Return what all objects of a request's answer share: id, time, model."""
-    body, options = asked.body, asked.body.stream_options
-    names = TokenNames(asked.text.token_text, body.return_tokens_as_token_ids)
-    of_prompt = body.prompt_logprobs
-    return Envelope(
-        id=id,
-        created=created,
-        model=body.model,
-        token_ids=body.return_token_ids,
-        usage_follows=options is not None and options.include_usage,
-        continuous=options is not None and options.include_usage and options.continuous_usage_stats,
-        prompt_names=None if of_prompt is None else PromptNames(TokenNames(asked.text.token_text), of_prompt),
-        names=None if asked_logprobs(body) is None else names,
-        prompt_text=asked.said if isinstance(body, ChatRequest) and body.return_prompt_text else None,
-    )
-
-
-def echoes_of(body: GenerationOptions, prompts: list[list[int]], text: CheckpointText) -> list[Echo]:
-    """What is to come before the answer to each prompt, where the body asks for it."""
-    if isinstance(body, CompletionRequest) and body.echo:
-        top, alone, decode = asked_logprobs(body), only_prompt(body), decoding(body, text)
-        return [Echo.of(decode, prompt, top, alone) for prompt in prompts]
-    if isinstance(body, ChatRequest) and body.echo and body.messages[-1].role == "assistant":
-        return [Echo(body.messages[-1].text, [], None, False)]
-    return []

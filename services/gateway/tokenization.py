@@ -3,20 +3,34 @@
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from livescale.services.gateway.answers import Detokenized, Tokenized
 from livescale.services.gateway.bodies import DetokenizeRequest, TokenizeRequest
 from livescale.services.gateway.chat_template import RenderingWay
 from livescale.services.gateway.checkpoint_text import check_reads
 from livescale.services.gateway.checks import check_token_ids
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.models import RegisteredModels, context_tokens
-from livescale.services.gateway.operation import BODY_ERRORS, MODEL_ERRORS, Operation
+from livescale.services.gateway.openapi import BODY_ERRORS, MODEL_ERRORS, Operation
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.responses import json_answer
 from livescale.services.gateway.templates import Templates, render_chat
+
+
+class Tokenized(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of /tokenize: the token ids, and how many there are."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+
+
+class Detokenized(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of /detokenize: the text, with special tokens written out."""
+
+    prompt: str
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from livescale.services.host.conversion import (
     Bits,
     are_finite,
     convert,
+    lay_in_panels,
     read_fused,
     read_transposed,
 )
@@ -36,7 +37,6 @@ from livescale.shared.model.block_layout import BlockLayout, block_layouts, chec
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config
 from livescale.shared.model.declaration.experts import each_name
 from livescale.shared.model.declaration.tensors import EMBEDDING, HEAD, Cut, Source, model_parameters
-from livescale.shared.model.panels import lay_in_panels
 from livescale.shared.model.sharding import ShardSlice, check_shards, experts_of, find_shard_slice
 
 # Fields of a configuration that came after models were stored, and what they are where they say nothing.

@@ -2,7 +2,9 @@
 
 They are handled as their bits, because numpy has no bfloat16. torch itself would take 2 s and 0.6 GB to import, which a
 host needs for nothing else where there is no GPU. The order differs where a checkpoint has matrices `[out, in]` as
-`[in, out]`, as GPT-2's do, or among those of all experts, as gpt-oss'."""
+`[in, out]`, as GPT-2's do, or among those of all experts, as gpt-oss'; and where they are served in panels, as kernels
+for CPUs read them. A panel is 64 rows; of these each pair of columns lies together, row after row.
+"""
 
 from functools import cache
 from typing import Any
@@ -19,6 +21,7 @@ from livescale.services.host.safetensors_files import (
     read_pieces,
 )
 from livescale.shared.messages.parameters import DType
+from livescale.shared.model.block_layout import PANEL_ROWS
 from livescale.shared.model.checkpoint import CheckpointError
 from livescale.shared.model.declaration.experts import Fused
 from livescale.shared.model.declaration.tensors import Source
@@ -31,6 +34,8 @@ SERVED_BITS: dict[DType, type[np.unsignedinteger[Any]]] = {"float32": np.uint32,
 SAME: dict[DType, StoredDType] = {"float32": "F32", "bfloat16": "BF16"}
 INFINITY: dict[StoredDType, int] = {"F32": 0x7F80_0000, "BF16": 0x7F80, "F16": 0x7C00}
 STRETCH = 1 << 18  # numbers at a time, which stay in the processor's cache from one step to the next
+
+Matrix = NDArray[np.uint16]
 
 
 def convert(bits: Bits, stored: StoredDType, dtype: DType, into: Bits) -> None:
@@ -120,3 +125,18 @@ def read_fused(stored: StoredTensor, fused: Fused, cut: ShardSlice | None, into:
     convert(flat, stored.dtype, dtype, target)
     if not (are_finite(flat, stored.dtype) and are_finite(target, SAME[dtype])):
         raise CheckpointError(f"{stored.file}: {stored.name} holds NaN or infinity in {dtype}; {AGAIN}")
+
+
+def to_panels(matrix: Matrix) -> Matrix:
+    """A matrix `[out, in]` as panels `[out / 64, in / 2, 64, 2]`."""
+    rows, columns = matrix.shape
+    pairs = matrix.view(np.uint32).reshape(rows // PANEL_ROWS, PANEL_ROWS, columns // 2)
+    panels = np.ascontiguousarray(pairs.swapaxes(1, 2))
+    return panels.view(np.uint16).reshape(-1, columns // 2, PANEL_ROWS, 2)
+
+
+def lay_in_panels(matrix: Matrix) -> None:
+    """Rearrange a matrix in its own memory, panel by panel, so that each stays in the processor's cache meanwhile."""
+    for first in range(0, len(matrix), PANEL_ROWS):
+        panel = matrix[first : first + PANEL_ROWS]
+        panel[:] = to_panels(panel).reshape(panel.shape)

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 
 import structlog
 
-from livescale.services.monitor.journal import Journal
 from livescale.services.monitor.policy import RetryTimes, ScalingPolicy
 from livescale.services.monitor.settings import MonitorSettings
 from livescale.services.monitor.signals import Signals
-from livescale.services.monitor.verdict import ScalingVerdict, as_advice
+from livescale.services.monitor.verdict import Journal, ScalingVerdict, as_advice
 from livescale.services.monitor.weighing import RoleRule
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Received, Refusal, Subscription
 from livescale.shared.messages.membership import Beat, HostReport, LeaseChanged, Report, RouterReport, WorkerReport

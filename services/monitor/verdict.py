@@ -1,6 +1,7 @@
-"""What was decided about a model, what follows for the workers of others, and what of it an advisory monitor does.
-Pure."""
+"""What was decided about a model, what follows for the workers of others, what of it an advisory monitor does, and the
+journal of the last decisions for those who ask why. Pure."""
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -10,7 +11,9 @@ from livescale.services.monitor.signals import Observed
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
-from livescale.shared.messages.scaling import Action
+from livescale.shared.messages.scaling import Action, Decision
+
+KEPT = 1_000
 
 
 @dataclass(frozen=True)
@@ -79,3 +82,35 @@ def as_advice(verdict: ScalingVerdict, spec: ModelSpec) -> ScalingVerdict:
         target, reason = min(verdict.target, least), f"{verdict.current} of at least {least} instances"
         return replace(verdict, target=target, rule="minimum", reason=reason, roles={})
     return replace(verdict, is_advice=True)
+
+
+class Journal:
+    """The last decisions of all models.
+
+    Every decision to scale is recorded. A hold is recorded only when its reason differs from the one before, or twenty
+    a second would bury the rest; holds are kept apart, so that they push out no scale. Advice is recorded like a hold,
+    and when it comes to another number.
+    """
+
+    def __init__(self) -> None:
+        self._scales: deque[tuple[int, Decision]] = deque(maxlen=KEPT)
+        self._holds: deque[tuple[int, Decision]] = deque(maxlen=KEPT)
+        self._count = 0
+        self._last: dict[str, tuple[str, str, int | None]] = {}
+
+    def is_news(self, verdict: ScalingVerdict) -> bool:
+        """Whether to record and publish this verdict."""
+        is_done = verdict.action != "hold" and not verdict.is_advice
+        advised = verdict.target if verdict.is_advice else None
+        return is_done or self._last.get(verdict.model) != (verdict.action, verdict.rule, advised)
+
+    def add(self, decision: Decision) -> None:
+        self._count += 1
+        (self._holds if decision.action == "hold" else self._scales).append((self._count, decision))
+        self._last[decision.model] = (decision.action, decision.rule, decision.target if decision.advice else None)
+
+    def last(self, model: str | None, limit: int) -> list[Decision]:
+        """The newest `limit` of one model, or of all; newest last."""
+        kept = sorted([*self._scales, *self._holds], key=lambda one: one[0])
+        chosen = [one for _, one in kept if model is None or one.model == model]
+        return chosen[-limit:] if limit > 0 else []

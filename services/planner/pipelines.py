@@ -24,7 +24,7 @@ from livescale.services.planner.targets import UNDER_WAY, TargetState
 from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver
 from livescale.shared.messages.scaling import PipelineRecord
-from livescale.shared.policy.state_machine import StateMachine
+from livescale.shared.policy.invariants import StateMachine
 
 SWITCH_TIMEOUT_SECONDS = 2.0
 SWITCH_TIMEOUT_SHARE = 0.5  # of the time for which the pipeline has run

@@ -14,7 +14,7 @@ from livescale.shared.messages.membership import LeaseChanged, Role, WorkerRepor
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver
 from livescale.shared.messages.scaling import Decision, Phase, ScaleRecord, ScaleState
 from livescale.shared.messages.transfers import Abort, BlockReady, Drain, InstanceServing, Load, Send, Serve, Transfer
-from livescale.shared.policy.state_machine import StateMachine
+from livescale.shared.policy.invariants import StateMachine
 
 MOVES: StateMachine[ScaleState] = StateMachine(
     "a scale",

@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from enum import StrEnum
 
 from livescale.shared.messages.transfers import Flow, PlannedInstance
-from livescale.shared.policy.state_machine import StateMachine
+from livescale.shared.policy.invariants import StateMachine
 
 REPLAN_SECONDS = 0.5  # between two new plans; the first one is made at once
 

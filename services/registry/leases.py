@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Join, LeaseState, Member, ServiceName
-from livescale.shared.policy.invariants import check
-from livescale.shared.policy.state_machine import StateMachine
+from livescale.shared.policy.invariants import StateMachine, check
 
 MOVES: StateMachine[LeaseState] = StateMachine(
     "a lease",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from livescale.services.router.queue import Waiting
-from livescale.shared.policy.state_machine import StateMachine
+from livescale.shared.policy.invariants import StateMachine
 
 
 class AdmissionState(StrEnum):

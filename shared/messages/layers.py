@@ -1,14 +1,26 @@
 """Layers that are not Llama's: an MLP of many experts (Shazeer et al.), and multi-head latent attention (DeepSeek-V2),
-whose KV cache keeps one latent of a token for all heads."""
+whose KV cache keeps one latent of a token for all heads. Rotary positions may be stretched beyond those that a model
+learnt."""
 
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from livescale.shared.messages.message import Amount, Count, Message
+from livescale.shared.messages.message import Amount, Count, Message, Positive
+
+Scaling = Annotated[float, Meta(gt=0, le=1e15)]
 
 # What the router's logits become: shares of all experts, or each a likelihood of its own.
 Scoring = Literal["softmax", "sigmoid"]
+
+
+class RopeScaling(Message, frozen=True, kw_only=True):
+    """Llama 3's RoPE scaling (`rope_type: llama3`), names as in Hugging Face's config.json."""
+
+    factor: Scaling
+    low_freq_factor: Scaling
+    high_freq_factor: Scaling
+    original_max_position_embeddings: Positive
 
 
 class Experts(Message, frozen=True, kw_only=True):

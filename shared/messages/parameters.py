@@ -9,10 +9,9 @@ from typing import Annotated, Literal
 from msgspec import Meta, structs
 
 from livescale.shared.messages.images import Images
-from livescale.shared.messages.layers import Experts, Latent
+from livescale.shared.messages.layers import Experts, Latent, RopeScaling, Scaling
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TokenId
 from livescale.shared.messages.quantization import Packing, Quantization
-from livescale.shared.messages.rope_scaling import RopeScaling, Scaling
 
 DType = Literal["float32", "bfloat16"]
 # How keys and values are kept: as they are computed, or rounded to float8_e4m3fn.

@@ -1,27 +1,62 @@
 """How a model's parameters are cut into blocks and packed. The layout follows from the configuration alone.
 
 Tensors of a block lie one after the other at multiples of 64 bytes (a cache line, an AVX-512 register); gaps are zero.
-In the layout `panels`,
-bfloat16 matrices lie as CPU kernels read them, so that a worker computes with them where they arrived. Exceptions are
-matrices that do not fill whole panels, the embedding, which is looked up by row, and what expands a latent, of which
-the engine makes other matrices. Quantized matrices lie in packed
-panels in either layout. A model that is cut for several ranks has the blocks of the first rank, then those of the
-second, and so on.
+In the layout `panels`, bfloat16 matrices lie as CPU kernels read them, so that a worker computes with them where they
+arrived. Exceptions are matrices that do not fill whole panels, the embedding, which is looked up by row, and what
+expands a latent, of which the engine makes other matrices. Quantized matrices lie in packed panels in either layout.
+Where a checkpoint has one scale for many outputs, those of a panel share it: a panel then has one scale for a group of
+inputs in place of 64, and kernels unpack it in a third of the time. A model that is cut for several ranks has the
+blocks of the first rank, then those of the second, and so on.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
+from msgspec import structs
+
 from livescale.shared.messages.parameters import Block, DType, Layout, ModelConfig, Tensor
+from livescale.shared.messages.quantization import Packing
+from livescale.shared.model.declaration.rotation import head_orders
 from livescale.shared.model.declaration.tensors import EXPANDING, LOOKED_UP, Shapes, model_parameters, own_dtype
-from livescale.shared.model.packed.form import WEIGHT, packed_bytes, packing_of
+from livescale.shared.model.packed.form import PANEL_OUTPUTS, WEIGHT, packed_bytes, packing_of
 from livescale.shared.model.sharding import shard_config
-from livescale.shared.model.shared_scales import share_scales, with_shared_scales
 
 ALIGNMENT = 64
 PANEL_ROWS, PANEL_STEP = 64, 32  # a panel has so many rows, and a multiple of so many columns
 ITEM_BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2}
+
+
+def share_scales(config: ModelConfig, shapes: Mapping[str, Shapes]) -> bool:
+    """Whether no panel of a rank has outputs of two blocks of scales. `shapes` are the rank's, by block and tensor.
+
+    Where all packed matrices fill whole panels, each is a part of a checkpoint's tensor that begins at one as well.
+    """
+    if config.quantization is None:
+        return False
+    rows = config.quantization.scale_rows
+    if rows == 0:
+        return True
+    packed = (
+        shape
+        for tensors in shapes.values()
+        for name, shape in tensors.items()
+        if packing_of(config.quantization, name) is not None
+    )
+    fills = rows % PANEL_OUTPUTS == 0 and all(shape[-2] % PANEL_OUTPUTS == 0 for shape in packed)
+    return fills and all(_keeps_blocks(order, rows) for order in head_orders(config).values())
+
+
+def with_shared_scales(packing: Packing) -> Packing:
+    """The packing of a matrix whose panels share their scales. Of integers few checkpoints have such."""
+    return structs.replace(packing, scales="float32-panel") if packing.codes == "fp8" else packing
+
+
+def _keeps_blocks(order: Sequence[int], rows: int) -> bool:
+    """Whether heads in another order have the same outputs in each panel, or outputs of one block of scales alone."""
+    stays = all(place // PANEL_OUTPUTS == one // PANEL_OUTPUTS for place, one in enumerate(order))
+    return rows % len(order) == 0 or (len(order) % PANEL_OUTPUTS == 0 and stays)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from livescale.services.gateway.errors import ApiError
-from livescale.services.gateway.generation import Backend, Generation
+from livescale.services.gateway.generation import Generation
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.output import TextOutput
-from livescale.services.gateway.streams import HeldRequests, RequestStreams
+from livescale.services.gateway.streams import Backend, HeldRequests, RequestStreams
 from livescale.shared.bus.contract import Context, Refusal
 from livescale.shared.messages.requests import RequestLost, Submit, TokenFrame, Tokens
 from livescale.shared.process.telemetry import Telemetry

@@ -1,5 +1,7 @@
 """Probes say what is missing; a gateway's metrics are its own, and those of all processes are on request."""
 
+import openai
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.gateway.conftest import ServedGateway
@@ -64,3 +66,13 @@ async def test_probes_say_what_is_missing(served: ServedGateway) -> None:
     assert (await served.get("/health"))[1]["reason"] == "the bus is disconnected"
     assert (await served.get("/live"))[0] == 200
     served.broker.up()
+
+
+async def test_models_are_listed_with_their_state(served: ServedGateway) -> None:
+    models = [model async for model in served.client.models.list()]
+    assert [model.id for model in models] == ["tiny"]
+    one = await served.client.models.retrieve("tiny")
+    assert one.model_dump()["livescale"] == {"state": "ready", "instances": 1, "error": None}
+    assert one.model_dump()["max_model_len"] == 256
+    with pytest.raises(openai.NotFoundError, match="does not exist"):
+        await served.client.models.retrieve("other")

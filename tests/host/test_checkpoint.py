@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from livescale.services.host import safetensors_files
 from livescale.services.host.checkpoint import Checkpoint, open_checkpoint
+from livescale.services.host.conversion import to_panels
 from livescale.shared.messages.parameters import DType, Family, Layout, Manifest, Tensor
 from livescale.shared.model.checkpoint import CheckpointError
-from livescale.shared.model.panels import to_panels
 from tests.checkpoints import FAMILIES, copy_checkpoint, tiny_checkpoint
 from tests.host.spoil import rewrite_json
 

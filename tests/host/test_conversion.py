@@ -9,7 +9,17 @@ import torch
 from safetensors.torch import save_file
 
 from livescale.services.host.checkpoint import open_checkpoint
-from livescale.services.host.conversion import SERVED_BITS, STORED_BITS, Bits, are_finite, convert, read_transposed
+from livescale.services.host.conversion import (
+    SERVED_BITS,
+    STORED_BITS,
+    Bits,
+    Matrix,
+    are_finite,
+    convert,
+    lay_in_panels,
+    read_transposed,
+    to_panels,
+)
 from livescale.services.host.safetensors_files import SINGLE, StoredDType, read_header
 from livescale.services.worker.engine.parameters import TORCH_DTYPES, block_tensors
 from livescale.shared.messages.parameters import DType
@@ -119,3 +129,22 @@ def test_two_ranks_have_the_parts_of_gpt2_in_panels_too() -> None:
     plain, panels = theirs["plain"][name], theirs["panels"][name]
     assert panels.shape == (3, 80, 64, 2)
     assert torch.equal(panels.permute(0, 2, 1, 3).reshape(plain.shape), plain)
+
+
+def numbered(rows: int, columns: int) -> Matrix:
+    return np.arange(rows * columns, dtype=np.uint16).reshape(rows, columns)
+
+
+@pytest.mark.parametrize("shape", [(64, 32), (128, 64), (320, 96)])
+def test_a_matrix_comes_back_from_panels_as_it_was(shape: tuple[int, int]) -> None:
+    matrix = numbered(*shape)
+    panels = to_panels(matrix)
+    assert panels.shape == (shape[0] // 64, shape[1] // 2, 64, 2)
+    assert np.array_equal(panels.swapaxes(1, 2).reshape(shape), matrix)
+    lay_in_panels(matrix)
+    assert np.array_equal(matrix.ravel(), panels.ravel())
+
+
+def test_a_pair_of_columns_lies_together_row_after_row() -> None:
+    panels = to_panels(numbered(128, 32))
+    assert panels[1, 3, 5].tolist() == [(64 + 5) * 32 + 6, (64 + 5) * 32 + 7]

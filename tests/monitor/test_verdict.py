@@ -7,13 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from livescale.services.monitor.arbitration import Given
-from livescale.services.monitor.journal import Journal
 from livescale.services.monitor.needs import Need, Unknown
-from livescale.services.monitor.verdict import JudgedModel, ScalingVerdict, as_advice, find_lack, give
+from livescale.services.monitor.verdict import Journal, JudgedModel, ScalingVerdict, as_advice, find_lack, give
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import Action, Decision
-from tests.monitor.reports import SIZE, observed, spec
+from tests.monitor.reports import SIZE, decision, observed, spec
 
 
 def judged(rule: str = "capacity", current: int = 1, need: Need | Unknown | None = None, **more: Any) -> JudgedModel:
@@ -95,3 +94,34 @@ def test_advice_is_news_when_it_changes() -> None:
 
     verdicts = [("out", 2, 5), ("out", 2, 5), ("out", 2, 6), ("hold", 2, 2), ("out", 2, 6)]
     assert [news(as_advice(verdict(*one), SPEC)) for one in verdicts] == [True, False, True, True, True]  # type: ignore[arg-type]
+
+
+def test_the_journal_keeps_scales_and_what_makes_it_hold() -> None:
+    journal = Journal()
+
+    def news(number: int, action: Action, rule: str) -> bool:
+        if not journal.is_news(ScalingVerdict("m", action, 1, 1, rule, "why", {})):
+            return False
+        made = Decision(
+            id=f"d-{number}", model="m", at=0.0, action=action, current=1, target=1, rule=rule, reason="", by="monitor"
+        )
+        journal.add(made)
+        return True
+
+    verdicts: list[tuple[Action, str]] = [
+        *(("hold", "within"), ("hold", "within"), ("hold", "idle"), ("in", "idle"), ("in", "idle"))
+    ]
+    told = [news(number, action, rule) for number, (action, rule) in enumerate(verdicts)]
+    assert told == [True, False, True, True, True]
+    assert [one.id for one in journal.last("m", 2)] == ["d-3", "d-4"]
+    assert journal.last("other", 2) == []
+    assert journal.last(None, 0) == []
+
+
+def test_holds_push_no_scale_out_of_the_journal() -> None:
+    journal = Journal()
+    journal.add(decision(2))
+    for _ in range(5_000):
+        journal.add(decision(2, "hold"))
+    kept = journal.last("m", 10_000)
+    assert (len(kept), kept[0].action, kept[-1].action) == (1_001, "out", "hold")

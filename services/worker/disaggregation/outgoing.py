@@ -19,7 +19,7 @@ from livescale.services.worker.scheduling.batch import KvExport
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Sequence
 from livescale.shared.messages.disaggregation import Reserve
-from livescale.shared.policy.state_machine import StateMachine
+from livescale.shared.policy.invariants import StateMachine
 
 
 class KvTransferState(StrEnum):

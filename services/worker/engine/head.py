@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from livescale.services.worker.engine.attention import Rows
 from livescale.services.worker.engine.contract import BlockMissing
 from livescale.services.worker.engine.kernels.variants import Kernels
-from livescale.services.worker.engine.layer import bent_logits
 from livescale.services.worker.engine.matrices import make_linear
 from livescale.services.worker.engine.norms import Norm, as_it_is, norm_of
 from livescale.services.worker.engine.parameters import Linear, Tensors, padded
@@ -161,3 +160,14 @@ class Head:
                         told += score_tokens(logits, tokens, chunk.scoring.top, self._kernels)
             first += len(chunk.tokens)
         return scored
+
+
+def bent_logits(logits: torch.Tensor, config: ModelConfig) -> torch.Tensor:
+    """Logits `[row, token]` times the model's factor, bent towards its limit by a tangent."""
+    if config.logits_scale != 1.0:
+        logits = logits * config.logits_scale
+    cap = config.logits_cap
+    if not cap:
+        return logits
+    # Row by row, as torch computes the last numbers of a tensor by other instructions.
+    return torch.stack([(row.float() / cap).tanh() * cap for row in logits]).to(logits.dtype)

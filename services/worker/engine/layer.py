@@ -243,14 +243,3 @@ class Parts:
         if self._kind.norms_after or factor != 1.0:
             return NormedOutput(made, self.norm(f"{place}.output_layernorm"), factor)
         return made
-
-
-def bent_logits(logits: torch.Tensor, config: ModelConfig) -> torch.Tensor:
-    """Logits `[row, token]` times the model's factor, bent towards its limit by a tangent."""
-    if config.logits_scale != 1.0:
-        logits = logits * config.logits_scale
-    cap = config.logits_cap
-    if not cap:
-        return logits
-    # Row by row, as torch computes the last numbers of a tensor by other instructions.
-    return torch.stack([(row.float() / cap).tanh() * cap for row in logits]).to(logits.dtype)

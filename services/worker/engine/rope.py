@@ -7,8 +7,8 @@ import torch
 
 from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
 from livescale.services.worker.engine.parameters import DTYPES
+from livescale.shared.messages.layers import RopeScaling
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
-from livescale.shared.messages.rope_scaling import RopeScaling
 
 # Torch's tables are made for a multiple of this many positions: vector kernels and their scalar tails differ in the
 # last bit, and tables of different lengths must not differ anywhere.

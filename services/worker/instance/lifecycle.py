@@ -16,8 +16,7 @@ from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Drain, Load, Serve
 from livescale.shared.model.block_layout import shard_layouts
 from livescale.shared.model.sharding import check_shards
-from livescale.shared.policy.invariants import check
-from livescale.shared.policy.state_machine import StateMachine
+from livescale.shared.policy.invariants import StateMachine, check
 
 
 class WorkerState(StrEnum):

@@ -19,8 +19,7 @@ from livescale.services.worker.live.policy import (
     Rule,
     RunLayer,
 )
-from livescale.shared.policy.invariants import check
-from livescale.shared.policy.state_machine import StateMachine
+from livescale.shared.policy.invariants import StateMachine, check
 
 
 class QueuePhase(StrEnum):

@@ -3,9 +3,11 @@
 Short prompts do not wait for long ones, and no prompt waits for ever.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 
+from livescale.services.worker.scheduling.allocation import BlockAllocation
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, PROMPT_CUT, ScheduledChunk
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.rates import DecodePace
@@ -93,3 +95,17 @@ def _fitting(sequence: Sequence, rows: int, work: float) -> int:
 
 def _eagerness(sequence: Sequence) -> tuple[int, float, int]:
     return sequence.request.priority, sequence.left * sequence.row_work, sequence.arrival
+
+
+def broken_flights(under_way: Mapping[int, list[Scheduled]], allocation: BlockAllocation) -> Iterator[str]:
+    """Say what is wrong with the batches `under_way`, by step: a request in two of them, blocks that two write."""
+    flights = [(step, one) for step, chosen in under_way.items() for one in dict(chosen)]
+    for step, sequence in flights:
+        if sequence.held:
+            yield f"scheduler: {sequence.request_id} is run in step {step}, and is not to be"
+    for (step, one), (later, other) in combinations(flights, 2):
+        if one is other:
+            yield f"scheduler: {one.request_id} is in steps {step} and {later}"
+        was_ended = allocation.get(one.request_id) is not one
+        if set(one.blocks) & set(other.blocks) and not (was_ended and step < later):
+            yield f"scheduler: {one.request_id} and {other.request_id} write the same blocks"

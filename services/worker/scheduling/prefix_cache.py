@@ -13,9 +13,8 @@ generated tokens either: those attended one by one, and as a part of the next pr
 from collections.abc import Iterator
 from itertools import islice
 
-from livescale.services.worker.kv.block_manager import BlockManager
+from livescale.services.worker.kv.block_manager import BlockManager, BlockTiers
 from livescale.services.worker.kv.radix_tree import RadixNode, RadixTree, Segment
-from livescale.services.worker.kv.tiers import BlockTiers
 from livescale.services.worker.scheduling.batch import KvCopy, PrefixUse
 from livescale.services.worker.scheduling.sequence import Sequence
 from livescale.shared.policy.invariants import check

@@ -4,8 +4,7 @@ from collections.abc import Container, Iterator
 
 from livescale.services.worker.scheduling.allocation import BlockAllocation
 from livescale.services.worker.scheduling.batch import Batch, Chosen, KvCopy, LayerEntry, PrefixUse, Withheld
-from livescale.services.worker.scheduling.batching import Scheduled, choose_chunks, prompt_budget
-from livescale.services.worker.scheduling.flights import broken_flights
+from livescale.services.worker.scheduling.batching import Scheduled, broken_flights, choose_chunks, prompt_budget
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.outputs import TokenOutput, token_output
 from livescale.services.worker.scheduling.prefix_cache import fetch_pays

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from livescale.shared.messages.layers import RopeScaling
 from livescale.shared.messages.parameters import ModelConfig
-from livescale.shared.messages.rope_scaling import RopeScaling
 from livescale.shared.model.declaration.config_file import CheckpointError, ConfigFile, is_number
 
 SUPPORTED = "'default', 'linear', 'llama3', 'yarn' and 'longrope'"

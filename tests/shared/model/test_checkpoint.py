@@ -6,8 +6,8 @@ import pytest
 import transformers
 from huggingface_hub import constants
 
+from livescale.shared.messages.layers import RopeScaling
 from livescale.shared.messages.parameters import ModelConfig
-from livescale.shared.messages.rope_scaling import RopeScaling
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config, resolve_model_path
 from tests.checkpoints import FAMILIES, tiny_checkpoint
 

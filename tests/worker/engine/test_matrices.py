@@ -3,12 +3,12 @@
 import pytest
 import torch
 
+from livescale.services.host.conversion import to_panels
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.matrices import CompiledLinear, bytes_of, laid_out_matrices, shapes_of
 from livescale.services.worker.engine.parameters import TorchLinear, block_tensors, multiply_panels
 from livescale.services.worker.scheduling.batch import ScheduledChunk
-from livescale.shared.model.panels import to_panels
 from tests.worker.engine.configs import PANEL_CONFIGS, PANELS_OF_EACH
 from tests.worker.engine.models import KERNELS, Kind, checkpointed, kind, needs_kernels
 from tests.worker.serving import random_prompt, serve, strays, submit

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from livescale.services.worker.engine.rope import TABLE_STEP, RopeTable, inverse_frequencies, rope_tables, turn
+from livescale.shared.messages.layers import RopeScaling
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
-from livescale.shared.messages.rope_scaling import RopeScaling
 from livescale.shared.model.declaration.rotation import inverse_frequencies as declared_frequencies
 
 DIM = 16

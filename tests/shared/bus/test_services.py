@@ -5,7 +5,7 @@ from typing import Any
 
 from livescale.shared.bus.calls import EndpointStats, ServedEndpoint
 from livescale.shared.bus.contract import Call, Context, Endpoint, ServiceInfo
-from livescale.shared.bus.micro import VERBS, MicroEndpoint, MicroService
+from livescale.shared.bus.services import VERBS, MicroEndpoint, MicroService
 from livescale.shared.messages.registry import Named
 from livescale.shared.runtime.clock import SystemClock
 
