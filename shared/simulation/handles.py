@@ -162,3 +162,13 @@ def tell(handle: object, loop: TimerLoop, error: BaseException) -> None:
     loop.call_exception_handler(
         {"message": f"Exception in callback of {handle!r}", "exception": error, "handle": handle}
     )
+
+
+def describe(tasks: set[asyncio.Task[object]]) -> str:
+    """Name the tasks that have not ended, and where each waits."""
+    return ", ".join(sorted(f"{task.get_name()} ({_place(task)})" for task in tasks if not task.done()))
+
+
+def _place(task: asyncio.Task[object]) -> str:
+    frames = task.get_stack(limit=1)
+    return f"{frames[-1].f_code.co_qualname}:{frames[-1].f_lineno}" if frames else "not started"

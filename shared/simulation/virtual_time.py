@@ -19,7 +19,7 @@ from itertools import count
 from selectors import BaseSelector
 from typing import Any, TypeVar, TypeVarTuple, cast
 
-from livescale.shared.simulation.handles import MachineTimer, VirtualHandle, VirtualTimer, process_of, tell
+from livescale.shared.simulation.handles import MachineTimer, VirtualHandle, VirtualTimer, describe, process_of, tell
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -148,7 +148,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
         This is the turn of every event loop, but that it jumps where they sleep.
         """
-        timers, machine_timers, ready = self._timers, self._machine_timers, self._ready
+        timers, machine_timers, ready = self._timers, self.machine_timers, self._ready
         while True:
             if not ready:
                 self._run_lone()
@@ -232,7 +232,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def _jump(self) -> None:
         if not (first := self._first()):
-            raise Deadlock(f"every task waits, no timer is set: {_describe(asyncio.all_tasks(self))}")
+            raise Deadlock(f"every task waits, no timer is set: {describe(asyncio.all_tasks(self))}")
         self.now = max(self.now, first[0][0])
         if self.now > self.limit_seconds:
             raise TimeoutError(f"still running after {self.limit_seconds:.0f} virtual seconds")
@@ -291,14 +291,5 @@ async def _supervised(main: Coroutine[Any, Any, T]) -> T:
         await asyncio.sleep(0)
     leftover = asyncio.all_tasks() - {asyncio.current_task()}
     if leftover:
-        raise LeftoverTasks(_describe(leftover))
+        raise LeftoverTasks(describe(leftover))
     return result
-
-
-def _describe(tasks: set[asyncio.Task[Any]]) -> str:
-    return ", ".join(sorted(f"{task.get_name()} ({_place(task)})" for task in tasks if not task.done()))
-
-
-def _place(task: asyncio.Task[Any]) -> str:
-    frames = task.get_stack(limit=1)
-    return f"{frames[-1].f_code.co_qualname}:{frames[-1].f_lineno}" if frames else "not started"
