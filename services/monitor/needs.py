@@ -55,6 +55,7 @@ def inputs_of(observed: Observed, need: Need | Unknown) -> dict[str, float | Non
         "coming": observed.coming,
         "leaving": observed.leaving,
         "spare_workers": observed.spare,
+        "parked_workers": observed.parked,
         "waiting_tokens": observed.waiting_tokens if observed.stale is None else None,
         "waiting_requests": observed.waiting_requests if observed.stale is None else None,
         "running_requests": observed.running_requests if observed.stale is None else None,
@@ -81,10 +82,28 @@ def need_for_prefill(observed: Observed, bounds: ScalingBounds) -> Need | Unknow
     if waiting == 0:
         return Need("prefill", 0, busy, f"no prompt waits{kept}")
     if rate is None or rate < SLOWEST:
-        return Unknown(f"{waiting} prompt tokens wait, and no instance has measured its prefill rate yet")
+        return _unmeasured(waiting)
     low, high = ceil(waiting / (bounds.prefill_hi * rate)), ceil(waiting / (bounds.prefill_lo * rate))
     reason = f"{waiting} prompt tokens wait at {rate:.0f} tokens/s an instance{kept}"
     return Need("prefill", max(low, busy), max(high, busy), reason)
+
+
+def need_at_once(observed: Observed, bounds: ScalingBounds) -> Need | Unknown:
+    """The need for prefill where an instance can be had at once: as many as compute what waits within `prefill_lo`.
+
+    Nothing is kept for prompts that are still to come, as what is given back costs nothing to have again.
+    """
+    waiting, rate, why = observed.waiting_tokens, observed.prefill_rate, "a spare worker keeps the parameters"
+    if waiting == 0:
+        return Need("prefill", 0, 0, f"no prompt waits, and {why}")
+    if rate is None or rate < SLOWEST:
+        return _unmeasured(waiting)
+    count = ceil(waiting / (bounds.prefill_lo * rate))
+    return Need("prefill", count, count, f"{waiting} prompt tokens wait at {rate:.0f} tokens/s an instance, and {why}")
+
+
+def _unmeasured(waiting: int) -> Unknown:
+    return Unknown(f"{waiting} prompt tokens wait, and no instance has measured its prefill rate yet")
 
 
 def instances_that_keep_up(observed: Observed) -> int:

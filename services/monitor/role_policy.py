@@ -3,7 +3,8 @@ another role, and which roles are added or given back. Pure.
 
 Prefill needs what waits to be computed, decode what KV is held. Both need links for the KV that is still to be sent;
 that is what has decode grow as soon as prefill does. The authors' code divides this last term by the number of decode
-instances once more, so that it shrinks as they come; here it does not.
+instances once more, so that it shrinks as they come; here it does not. While a spare worker keeps the parameters, more
+can prefill at once, so that only what waits counts as need for prefill.
 
 A role that lacks instances gets them at once: from the other one what that does not need, else from spare workers. What
 a role needs is the most that it needed within the model's downscale delay. So a short pause moves nothing, and nothing
@@ -21,6 +22,7 @@ from livescale.services.monitor.needs import (
     Need,
     Unknown,
     instances_that_keep_up,
+    need_at_once,
     need_for_decode,
     need_for_prefill,
     wanted,
@@ -54,7 +56,8 @@ def weigh_roles(observed: Observed, spec: ModelSpec, *, pre_scale: bool) -> Role
     bounds, there = spec.bounds, observed.roles
     held = observed if pre_scale else replace(observed, waiting_requests=0)
     sending = _need_for_sending(there, bounds)
-    prefill = _largest(there.prefill, need_for_prefill(observed, bounds), sending)
+    computing = need_at_once(observed, bounds) if observed.parked else need_for_prefill(observed, bounds)
+    prefill = _largest(there.prefill, computing, sending)
     decode = _largest(there.decode, need_for_decode(held, bounds), *([sending] if pre_scale else []))
     return RoleNeeds(prefill, decode, _total(observed, spec, prefill, decode))
 

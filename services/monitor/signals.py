@@ -25,7 +25,8 @@ class Observed:
     that only finish what they have begun, of which `recallable` can serve again at once. `outdated` instances serve an
     older version of the model. `roles` has their number by role. `arriving_rate` is prompt tokens a second, of late. In
     `kv_blocks_used` an instance where a request waits for KV blocks counts as full, although some blocks are kept free
-    for requests that grow. What waits and runs counts at instances that drain, too, as others go on with it.
+    for requests that grow. What waits and runs counts at instances that drain, too, as others go on with it. `parked`
+    counts the spare workers that keep the parameters of its version, and could serve at once.
     """
 
     instances: int
@@ -46,6 +47,7 @@ class Observed:
     stale: str | None
     roles: RoleLoad = field(default_factory=RoleLoad)
     recallable: int = 0
+    parked: int = 0
 
     @property
     def to_be_had(self) -> int:
@@ -100,7 +102,7 @@ class Signals:
                 self._observed.pop(had or "", None)
                 self._observed.pop(model or "", None)
         if report.state == "spare":
-            self._spares.heard(id, report.arena_bytes, now)
+            self._spares.heard(id, report.arena_bytes, now, report.parked)
         else:
             self._spares.remove(id)
 
@@ -173,9 +175,9 @@ class Signals:
         name = entry.spec.name
         known = self._observed.get(name)
         observed = self._look(entry) if known is None or known[0] is not entry else known[1]
-        spare, stale = self._spare(entry, now), self._staleness(name, now)
-        if (spare, stale) != (observed.spare, observed.stale):
-            observed = replace(observed, spare=spare, stale=stale)
+        spare, parked, stale = self._spare(entry, now), self._parked(entry, now), self._staleness(name, now)
+        if (spare, parked, stale) != (observed.spare, observed.parked, observed.stale):
+            observed = replace(observed, spare=spare, parked=parked, stale=stale)
         self._observed[name] = entry, observed
         return observed
 
@@ -266,9 +268,15 @@ class Signals:
 
     def _spare(self, entry: ModelEntry, now: float) -> int:
         """How many instances can be made of workers that were heard lately, fit, and are in no running plan."""
+        return self._spares.count(entry.rank_bytes, self._taken(), now) // entry.spec.tensor_parallel_size
+
+    def _parked(self, entry: ModelEntry, now: float) -> int:
+        return 0 if entry.version is None else self._spares.count_parked(entry.version, self._taken(), now)
+
+    def _taken(self) -> set[str]:
+        """The workers of running plans."""
         plans = [record.plan for record in self._scales.values() if record.plan is not None]
-        taken = {worker for plan in plans for instance in plan.instances for worker in instance.ranks}
-        return self._spares.count(entry.rank_bytes, taken, now) // entry.spec.tensor_parallel_size
+        return {worker for plan in plans for instance in plan.instances for worker in instance.ranks}
 
 
 def _hands_over(report: WorkerReport, entry: ModelEntry) -> bool:

@@ -14,9 +14,15 @@ class SpareWorkers:
         self._stale_seconds = stale_seconds
         self._heard: dict[str, tuple[int, float]] = {}  # arena in bytes, and when
         self._arenas = Counter[int]()
+        self._parked: dict[str, str] = {}  # the versions of those that keep parameters
 
-    def heard(self, id: str, arena_bytes: int, now: float) -> None:
-        """Note that a spare worker, with this much memory for parameters, was heard now."""
+    def heard(self, id: str, arena_bytes: int, now: float, parked: str | None = None) -> None:
+        """Note that a spare worker, with this much memory for parameters, was heard now. `parked` is the version whose
+        parameters it keeps."""
+        if parked is None:
+            self._parked.pop(id, None)
+        else:
+            self._parked[id] = parked
         known = self._heard.pop(id, None)
         self._heard[id] = (arena_bytes, now)  # the last one now
         if known is None:
@@ -27,6 +33,7 @@ class SpareWorkers:
 
     def remove(self, id: str) -> None:
         """Forget a worker, which need not be known."""
+        self._parked.pop(id, None)
         known = self._heard.pop(id, None)
         if known is not None:
             self._uncount(known[0])
@@ -45,6 +52,11 @@ class SpareWorkers:
             fitting -= arena_bytes >= least_bytes and id not in taken
         known = (self._heard[id] for id in taken if id in self._heard)
         return fitting - sum(arena_bytes >= least_bytes for arena_bytes, _ in known)
+
+    def count_parked(self, version: str, taken: Collection[str], now: float) -> int:
+        """How many were heard lately, keep the parameters of this version, and are not among those `taken`."""
+        having = (id for id, kept in self._parked.items() if kept == version and id not in taken)
+        return sum(self._is_fresh(self._heard[id][1], now) for id in having)
 
     def _is_fresh(self, at: float, now: float) -> bool:
         return now - at <= self._stale_seconds

@@ -20,6 +20,10 @@ SETTLE_SECONDS = 3.0
 # A worker that died is usually started again; on a busy machine that takes a while.
 REPLACEMENT_SECONDS = 120.0
 UNKNOWN_BYTES = 2**63  # size of a worker that died before this router heard it: it may have been large enough
+# An instance is given at most this many seconds of prompts, and one more request. What would wait longer waits at the
+# router, so that an instance that appears meanwhile can take it. Fewer are given where one can appear at once. Where
+# none can, so few cost throughput: first tokens of overloaded instances came an eighth later (simulated).
+AHEAD_SECONDS, AHEAD_OF_PARKED_SECONDS = 0.5, 0.25
 SHORTEST_RETRY_MS, LONGEST_RETRY_MS = 100, 60_000
 
 
@@ -55,6 +59,7 @@ class WorkerCapacity:
         self._lost: dict[str, tuple[int, float]] = {}  # by worker that died: its arena's bytes, and when
         self._loading: dict[str, tuple[str | None, float]] = {}  # by worker that loads: the plan, and since when
         self._kv_tokens: dict[str, tuple[str | None, int]] = {}  # by model: version, and the largest KV cache seen
+        self._parked: dict[str, str] = {}  # by spare worker that keeps parameters: their version
 
     def watch(self, now: float) -> None:
         """Begin to count the time for which workers have been listened to; later calls change nothing."""
@@ -67,6 +72,9 @@ class WorkerCapacity:
     def heard(self, report: WorkerReport, now: float) -> None:
         """Take over a worker's report, which also says that the worker lives."""
         self._reports[report.id] = report
+        self._parked.pop(report.id, None)
+        if report.parked is not None:
+            self._parked[report.id] = report.parked
         self._lost.pop(report.id, None)
         if report.state not in ("loading", "live"):
             self._loading.pop(report.id, None)
@@ -85,8 +93,15 @@ class WorkerCapacity:
             self._lost.setdefault(worker, (UNKNOWN_BYTES, now))
         elif report.epoch <= epoch:
             del self._reports[worker]
+            self._parked.pop(worker, None)
             self._loading.pop(worker, None)
             self._lost[worker] = (report.arena_bytes, now)
+
+    def ahead_seconds(self, entry: ModelEntry | None) -> float:
+        """How many seconds of prompts an instance of this model is given ahead: few while a spare worker keeps the
+        parameters, as that one can serve at once and take what waits at the router."""
+        at_once = entry is not None and entry.version in self._parked.values()
+        return AHEAD_OF_PARKED_SECONDS if at_once else AHEAD_SECONDS
 
     def kv_tokens(self, model: str) -> int | None:
         """Tokens for which the largest instance of the model seen so far has room; None where none was seen."""

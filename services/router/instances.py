@@ -3,15 +3,12 @@
 from collections.abc import Iterable
 from math import ceil, inf
 
-from livescale.services.router.admission import most_tokens
+from livescale.services.router.admission import AHEAD_SECONDS, most_tokens
 from livescale.services.router.admitted import AdmissionState, AdmittedRequest, Promises
 from livescale.services.router.queue import Waiting
 from livescale.shared.messages.membership import EngineLoad, Role, WorkerReport, WorkerState
 from livescale.shared.messages.requests import Running, Submit
 
-# An instance is given at most this many seconds of prompts, and one more request. What would wait longer waits at the
-# router, so that an instance that appears meanwhile can take it.
-AHEAD_SECONDS = 0.5
 UNMEASURED_TOKENS = 512  # the limit while the instance has not measured its speed
 # A live instance gets twice as much, as its helper takes requests from its queue; more would be late. BlitzScale's
 # authors allow four batches of 4,096 tokens at first and two later, which an 8B model prefills in 0.7 to 1.4 s.
@@ -165,14 +162,17 @@ class InstanceView:
         fit."""
         return self._load is not None and most_tokens(request) > self.kv_tokens
 
-    def has_room(self, request: Submit, look_ahead: int, rate: float | None = None) -> bool:
+    def has_room(
+        self, request: Submit, look_ahead: int, rate: float | None = None, ahead_seconds: float = AHEAD_SECONDS
+    ) -> bool:
         """Whether the request could start here soon: there is a slot (or one of `look_ahead`), there are KV blocks, and
-        little waits to be prefilled. `rate` is that of other instances, in tokens a second: a live one has none yet."""
+        less waits to be prefilled than takes `ahead_seconds`. `rate` is that of other instances, in tokens a second: a
+        live one has none yet."""
         load = self._load
         if load is None or load.kv_full or self.never_fits(request):
             return False
         slots = load.max_requests + look_ahead - self.requests
-        return slots > 0 and self._need(request) <= self.free_blocks and self._prefills_soon(load, rate)
+        return slots > 0 and self._need(request) <= self.free_blocks and self._prefills_soon(load, rate, ahead_seconds)
 
     def has_room_beside(self, request: Submit) -> bool:
         """Whether there is a slot, and KV blocks, for a request whose prompt is kept here: little of it has to be
@@ -242,14 +242,14 @@ class InstanceView:
     def _taken_blocks(self) -> int:
         return self._own_blocks + self._other_blocks + self._promises.blocks(self.worker)
 
-    def _prefills_soon(self, load: EngineLoad, others: float | None) -> bool:
+    def _prefills_soon(self, load: EngineLoad, others: float | None, ahead_seconds: float) -> bool:
         """Whether little waits to be prefilled. What a live instance gets is not limited where no other has measured
         its speed."""
         tokens, own = self._waiting_tokens, load.prefill_tokens_per_second
         if self.state == "live":
             rate = others if own is None else own
             return not tokens or rate is None or tokens < rate * LIVE_AHEAD_SECONDS
-        return not tokens or tokens < (UNMEASURED_TOKENS if own is None else own * AHEAD_SECONDS)
+        return not tokens or tokens < (UNMEASURED_TOKENS if own is None else own * ahead_seconds)
 
     def _need(self, request: Submit) -> int:
         """The KV blocks for the tokens that the request has now."""

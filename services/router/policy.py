@@ -230,7 +230,8 @@ class RouterPolicy:
             return _finish(waiting, "error", never_fits(request, largest), 400)
         entry, may_prefill = self._models.get(request.model), self.pairing.may_prefill
         kept = may_prefill(entry, self._rule.with_prompt(request, candidates), candidates)
-        with_room = kept or relieve_helpers(self._rule.with_room(request, candidates, self._limits.look_ahead))
+        ahead = self._capacity.ahead_seconds(entry)
+        with_room = kept or relieve_helpers(self._rule.with_room(request, candidates, self._limits.look_ahead, ahead))
         suitable = may_prefill(entry, with_room, candidates)
         if not suitable:
             return None

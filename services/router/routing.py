@@ -38,12 +38,15 @@ class RoutingRule:
         first = None if self._takes_turns else self._requests.find(request.model, request.follows)
         return [one for one in open_to if one.worker == first and one.has_room_beside(request)]
 
-    def with_room(self, request: Submit, open_to: Sequence[InstanceView], look_ahead: int) -> list[InstanceView]:
-        """Those that may have the request now: in turns all that could ever run it, else those that can soon."""
+    def with_room(
+        self, request: Submit, open_to: Sequence[InstanceView], look_ahead: int, ahead_seconds: float
+    ) -> list[InstanceView]:
+        """Those that may have the request now: in turns all that could ever run it, else those that can soon. With
+        `ahead_seconds` of prompts or more, an instance gets no other."""
         if self._takes_turns:
             return [one for one in open_to if one.kv_tokens and not one.never_fits(request)]
         rate = best_rate(open_to)
-        return [one for one in open_to if one.has_room(request, look_ahead, rate)]
+        return [one for one in open_to if one.has_room(request, look_ahead, rate, ahead_seconds)]
 
     def choose(self, request: Submit, suitable: Sequence[InstanceView]) -> tuple[InstanceView, str]:
         """Choose one of these instances, and say why. No request waits for its context: where the slot is taken,

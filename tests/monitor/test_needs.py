@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.services.monitor.needs import Need, Unknown, wanted_spares, weigh
+from livescale.services.monitor.needs import Need, Unknown, need_at_once, wanted_spares, weigh
 from livescale.shared.messages.model_spec import ScalingBounds
 from tests.monitor.reports import observed, spec
 
@@ -44,6 +44,20 @@ def test_the_need_is_that_of_the_rule_that_asks_for_the_most(
 def test_the_reason_tells_how_many_keep_up_with_what_arrives() -> None:
     need = weigh(observed(arriving_rate=2500.0), spec())
     assert need == Need("prefill", 1, 3, "no prompt waits; 3 keep up with 2500 tokens/s that arrive")
+
+
+@pytest.mark.parametrize(("waiting", "count"), [(0, 0), (1, 1), (500, 1), (501, 2), (1000, 2), (2100, 5)])
+def test_where_one_can_be_had_at_once_as_many_are_needed_as_compute_what_waits_in_half_a_second(
+    waiting: int, count: int
+) -> None:
+    need = need_at_once(observed(waiting_tokens=waiting, arriving_rate=2500.0), ScalingBounds())
+    assert isinstance(need, Need)
+    assert (need.low, need.high) == (count, count), "what is still to come counts for nothing"
+    assert need.reason.endswith("a spare worker keeps the parameters")
+
+
+def test_at_what_rate_prompts_are_computed_has_to_be_known_for_that() -> None:
+    assert isinstance(need_at_once(observed(waiting_tokens=1, prefill_rate=None), ScalingBounds()), Unknown)
 
 
 @pytest.mark.parametrize(

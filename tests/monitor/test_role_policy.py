@@ -196,6 +196,16 @@ def test_prefill_follows_what_waits_decode_what_is_held_and_both_what_is_to_be_s
     assert weighed(RoleLoad(2, 2, 0, unsent, 2_000.0), **signals) == (prefill, decode)
 
 
+def test_while_a_spare_worker_keeps_the_parameters_prefill_follows_only_what_waits() -> None:
+    there = RoleLoad(2, 2, 0, 0, 2_000.0)
+    burst: dict[str, Any] = {"waiting_tokens": 2100, "waiting_requests": 1, "arriving_rate": 6500.0}
+    assert weighed(there, **burst, parked=0) == ((7, 7), (1, 1))
+    assert weighed(there, **burst, parked=1) == ((5, 5), (1, 1))
+    assert weighed(there, arriving_rate=6500.0, parked=1) == ((1, 1), (1, 1))
+    sending = RoleLoad(2, 2, 0, 5_000, 2_000.0)
+    assert weighed(sending, parked=1) == ((4, 7), (4, 7)), "KV that is to be sent needs links all the same"
+
+
 def test_without_pre_scaling_decode_follows_only_what_is_held() -> None:
     there = RoleLoad(2, 2, 0, 5_000, 2_000.0)
     burst: dict[str, Any] = {"waiting_tokens": 700, "waiting_requests": 30}

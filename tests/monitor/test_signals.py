@@ -42,6 +42,21 @@ def test_spares_are_counted_in_instances_that_can_be_made_of_them() -> None:
     assert signals.observe(entry, 0.0).spare == 2
 
 
+def test_spare_workers_that_keep_the_parameters_of_this_version_count_until_a_plan_takes_them() -> None:
+    watched = Watched()
+    [entry] = watched.signals.models()
+    watched.hear(
+        0.0, queues(0), *(replace(spare(id), parked="v") for id in ("a", "b")), replace(spare("c"), parked="w")
+    )
+    assert watched.signals.observe(entry, 0.0).parked == 2
+    watched.signals.on_scale(record("loading", ["a"]))
+    assert watched.signals.observe(entry, 0.0).parked == 1
+    assert watched.signals.observe(entry, 2.5).parked == 0  # they were not heard for too long
+    watched.hear(3.0, spare("b"))  # another model had the memory meanwhile
+    assert watched.signals.observe(entry, 3.0).parked == 0
+    assert watched.signals.observe(replace(entry, version=None), 0.0).parked == 0
+
+
 def test_only_what_drains_for_want_of_load_and_of_this_version_can_serve_again() -> None:
     watched = Watched()
     [entry] = watched.signals.models()

@@ -31,3 +31,20 @@ def test_as_many_fit_as_looking_at_each_would_find(
         if arena_bytes >= least and now - at <= STALE_SECONDS and id not in taken
     ]
     assert spares.count(least, taken, now) == len(fitting)
+
+
+@given(st.lists(st.tuples(IDS, st.sampled_from(["v", "old", None, "gone"]), st.floats(0, 1.5))), st.sets(IDS))
+def test_those_that_keep_parameters_of_a_version_are_as_many_as_looking_at_each_would_find(
+    heard: list[tuple[str, str | None, float]], taken: set[str]
+) -> None:
+    spares, known, now = SpareWorkers(STALE_SECONDS), dict[str, tuple[str | None, float]](), 0.0
+    for id, parked, gap in heard:
+        now += gap
+        if parked == "gone":
+            spares.remove(id)
+            known.pop(id, None)
+        else:
+            spares.heard(id, 10, now, parked)
+            known[id] = (parked, now)
+    keeping = [id for id, (kept, at) in known.items() if kept == "v" and now - at <= STALE_SECONDS and id not in taken]
+    assert spares.count_parked("v", taken, now) == len(keeping)

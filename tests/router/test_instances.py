@@ -1,7 +1,10 @@
 """An instance at the router: whether it has room for another request."""
 
+import pytest
+
+from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.requests import RequestsEnded
-from tests.router.examples import NOW, admissions, admit, hear, load, policy, report, request
+from tests.router.examples import NOW, admissions, admit, entry, hear, load, policy, rated, report, request
 
 
 def test_what_was_admitted_counts_before_any_report_says_so() -> None:
@@ -53,3 +56,14 @@ def test_a_request_that_fits_one_instance_and_not_the_other_waits_for_it() -> No
     assert admit(made, request("r-1", prompt=30), request("r-2", prompt=30)) == [("r-1", "a")]
     made.on_ended(RequestsEnded(worker="a", request_ids=["r-1"]))
     assert admissions(made.dispatch(NOW)) == [("r-2", "a")]
+
+
+@pytest.mark.parametrize(("parked", "taken"), [(None, 5), ("old", 5), ("v", 3)])
+def test_an_instance_is_given_few_prompts_ahead_where_a_spare_worker_could_take_the_others_at_once(
+    parked: str | None, taken: int
+) -> None:
+    made = policy(report("a", rated(100, slots=9)))
+    made.on_models([entry("m", version="v")])
+    made.on_report(WorkerReport(id="s", epoch=1, state="spare", parked=parked), NOW)
+    # Five prompts of 10 tokens take half a second, and with three it is more than a quarter.
+    assert len(admit(made, *(request(f"r-{number}", prompt=10) for number in range(8)))) == taken
