@@ -24,7 +24,10 @@ class WorkersInUse:
         self._busy = set[str]()
 
     def reported(self, report: WorkerReport, at: float) -> None:
-        (self._busy.discard if report.state == "spare" else self._busy.add)(report.id)
+        is_busy = report.state != "spare"
+        if self.steps and is_busy == (report.id in self._busy):  # as nearly always
+            return
+        (self._busy.add if is_busy else self._busy.discard)(report.id)
         note(self.steps, at, len(self._busy))
 
     def lease_changed(self, change: LeaseChanged, at: float) -> None:

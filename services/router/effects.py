@@ -88,3 +88,11 @@ class MoveRequest:
 
 
 Effect = AdmitTo | FinishRequest | Lose | StopWork | Learn | AssignRole | MoveRequest
+
+
+def finish(waiting: Waiting, reason: FinishReason, error: str | None = None, code: int | None = None) -> FinishRequest:
+    """Tell the gateway that this request, which waits here, is over."""
+    request = waiting.request
+    return FinishRequest(
+        request.gateway, request.request_id, len(request.generated), reason, error, code, waiting=waiting
+    )

@@ -151,7 +151,7 @@ class Office:
 
     def _dispatch(self) -> None:
         """Admit whatever has room now; called after every event."""
-        if not self.tenure.is_sure():
+        if not self.tenure.is_sure() or self.policy.is_settled:
             return
         self._perform(self.policy.dispatch(self._clock.wall()))
         depths = self.policy.depths()
@@ -237,7 +237,8 @@ class Office:
     def _hear(self, received: Received[Report]) -> None:
         if isinstance(received.message, WorkerReport):
             self.tenure.notice_sleep()
-            self._perform(self.policy.on_report(received.message, self._clock.wall()))
+            if effects := self.policy.on_report(received.message, self._clock.wall()):
+                self._perform(effects)
             self._dispatch()
 
     def on_lease(self, change: LeaseChanged) -> None:

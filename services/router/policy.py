@@ -24,7 +24,7 @@ from livescale.services.router.admission import (
     never_fits,
     out_of_service,
 )
-from livescale.services.router.effects import AdmitTo, Effect, FinishRequest, MoveRequest
+from livescale.services.router.effects import AdmitTo, Effect, MoveRequest, finish
 from livescale.services.router.fleet import ServingFleet
 from livescale.services.router.instances import InstanceView
 from livescale.services.router.moves import Moves
@@ -35,7 +35,7 @@ from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged, Member, QueueLoad, WorkerReport
 from livescale.shared.messages.registry import ModelEntry
-from livescale.shared.messages.requests import FinishReason, RequestsEnded, Running, Submit
+from livescale.shared.messages.requests import RequestsEnded, Running, Submit
 from livescale.shared.policy.invariants import check
 
 FINAL = (400, 413, 422)  # the request itself is at fault: no other worker would take it either
@@ -55,12 +55,14 @@ class RouterPolicy:
         self._rule = RoutingRule(limits.routing)
         self.pairing = Pairing(limits, self._fleet)
         self._moves = Moves(self._fleet)
+        self._nothing_waits = False  # since a dispatch found it so
 
     def on_models(self, entries: Iterable[ModelEntry]) -> list[Effect]:
         """Take over the registry's list of models. Requests that wait for a model that is out of service end."""
+        self._nothing_waits = False
         self._models = {entry.spec.name: entry for entry in entries}
         return [
-            _finish(waiting, "error", refusal.message, refusal.code)
+            finish(waiting, "error", refusal.message, refusal.code)
             for name, entry in self._models.items()
             if name in self._queues and (refusal := out_of_service(entry)) is not None
             for waiting in self._queues[name].remove_if(lambda _: True)
@@ -71,15 +73,14 @@ class RouterPolicy:
         return model in self._models
 
     def submit(self, request: Submit, now: float) -> int:
-        """Queue the request; returns how many are ahead of it.
-
-        Raises Refusal: 409 for a request that is here already, and what `check_request` raises.
-        """
+        """Queue the request; returns how many are ahead of it. Raises Refusal: 409 for a request that is here already,
+        and what `check_request` raises."""
         queue = self._queues.get(request.model, Queue())
         if self.runs_at(request.request_id) is not None or request.request_id in queue:
             raise Refusal(409, f"request {request.request_id} is already here")
         entry = self._models.get(request.model)
         check_request(request, entry, queue, self._capacity, self._limits, now)
+        self._nothing_waits = False
         self._queues[request.model] = queue
         self._arrivals[request.model] += 1
         waiting = Waiting(request, self._arrivals[request.model], now)
@@ -109,7 +110,8 @@ class RouterPolicy:
         if admission is None or admission.waiting is None:
             return []
         if code in FINAL:
-            return [_finish(admission.waiting, "error", error, code)]
+            return [finish(admission.waiting, "error", error, code)]
+        self._nothing_waits = False
         self._queues[effect.request.model].add(admission.waiting.again())
         return []
 
@@ -176,7 +178,7 @@ class RouterPolicy:
         effects: list[Effect] = [*self.pairing.tick(self._models, now), *self._fleet.expire(now)]
         for model in sorted(model for model, queue in self._queues.items() if queue):
             late = self._queues[model].remove_if(lambda waiting: waiting.request.deadline <= now)
-            effects += [_finish(waiting, "deadline") for waiting in late]
+            effects += [finish(waiting, "deadline") for waiting in late]
             effects += self._give_up(model, now)
         return effects
 
@@ -188,13 +190,19 @@ class RouterPolicy:
         if why is None:
             return []
         hopeless = self._queues[model].remove_if(lambda waiting: not waiting.request.generated)
-        return [_finish(waiting, "error", why, 503) for waiting in hopeless]
+        return [finish(waiting, "error", why, 503) for waiting in hopeless]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing can be dispatched, and no queue has changed since the last dispatch, as nearly always."""
+        return self._nothing_waits and self._moves.is_empty
 
     def dispatch(self, now: float) -> list[Effect]:
         """Admit what has room. Called after every event."""
         effects: list[Effect] = []
         waiting = [model for model, queue in self._queues.items() if queue]
-        if not waiting and self._moves.is_empty:  # as at nearly all heartbeats
+        self._nothing_waits = not waiting
+        if not waiting and self._moves.is_empty:
             return effects
         for model in sorted(waiting):
             queue = self._queues[model]
@@ -220,14 +228,14 @@ class RouterPolicy:
             instances = [one for one in instances if one.version == waiting.request.version]
             if self._is_gone(waiting.request, instances):
                 why = "the version of the model that began this request is gone; send it again"
-                return _finish(waiting, "error", why, 503)
+                return finish(waiting, "error", why, 503)
         if not all(one.learned for one in instances):
             return None  # one of them may already run it
         candidates = [one for one in instances if self._fleet.is_open(one)]
         largest = max((one.kv_tokens for one in candidates), default=0)
         request = fitted(waiting.request, largest)
         if candidates and all(one.never_fits(request) for one in candidates):
-            return _finish(waiting, "error", never_fits(request, largest), 400)
+            return finish(waiting, "error", never_fits(request, largest), 400)
         entry, may_prefill = self._models.get(request.model), self.pairing.may_prefill
         kept = may_prefill(entry, self._rule.with_prompt(request, candidates), candidates)
         ahead = self._capacity.ahead_seconds(entry)
@@ -236,7 +244,7 @@ class RouterPolicy:
         if not suitable:
             return None
         if len(request.generated) >= request.max_tokens:
-            return _finish(waiting, "length")  # it has as many tokens as fit here; who began it had room for more
+            return finish(waiting, "length")  # it has as many tokens as fit here; who began it had room for more
         best, reason = self._rule.choose(request, suitable)
         reason = f"{best.worker} has the KV of {request.follows}" if kept else reason
         decode, pair = self.pairing.choose(request, entry, best, candidates)
@@ -291,10 +299,3 @@ class RouterPolicy:
             prefilling=None if mode is None else mode.wanted,
             why_prefilling="" if mode is None else mode.reason,
         )
-
-
-def _finish(waiting: Waiting, reason: FinishReason, error: str | None = None, code: int | None = None) -> FinishRequest:
-    request = waiting.request
-    return FinishRequest(
-        request.gateway, request.request_id, len(request.generated), reason, error, code, waiting=waiting
-    )

@@ -116,7 +116,8 @@ class Tenure:
 
     def is_sure(self) -> bool:
         """Whether this router may act, at this very moment."""
-        self.notice_sleep()
+        if self._clock.away != self._away:
+            self.notice_sleep()
         return self._sure.is_set()
 
     def notice_sleep(self) -> None:

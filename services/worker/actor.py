@@ -239,7 +239,8 @@ def make_report(
 
 
 def _traffic(resources: Resources) -> list[PeerTraffic]:
-    rates = resources.meter.rates
+    if not (rates := resources.meter.rates):
+        return []
     return [PeerTraffic(peer=peer, sent=one.sent, received=one.received) for peer, one in rates.items()]
 
 

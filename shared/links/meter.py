@@ -45,25 +45,26 @@ class Meter:
         self._since = now()
 
     def sent(self, peer: bytes, size_bytes: int) -> None:
-        rates = self.rates.get(peer, PeerRates())
+        rates = self._fade().get(peer, PeerRates())
         self._rates[peer] = PeerRates(rates.sent + size_bytes / FADE_SECONDS, rates.received)
 
     def received(self, peer: bytes, size_bytes: int) -> None:
-        rates = self.rates.get(peer, PeerRates())
+        rates = self._fade().get(peer, PeerRates())
         self._rates[peer] = PeerRates(rates.sent, rates.received + size_bytes / FADE_SECONDS)
 
     @property
     def rates(self) -> dict[bytes, PeerRates]:
         """The rates of every peer that something was moved to or from of late, by the address of its link."""
+        return dict(self._fade()) if self._rates else {}
+
+    def _fade(self) -> dict[bytes, PeerRates]:
+        """The rates as they are now."""
         now = self._now()
-        if not self._rates:
-            self._since = now
-            return {}
         left = exp((self._since - now) / FADE_SECONDS)
         faded = {peer: PeerRates(one.sent * left, one.received * left) for peer, one in self._rates.items()}
         self._rates = {peer: one for peer, one in faded.items() if one.sent + one.received > LEAST}
         self._since = now
-        return dict(self._rates)
+        return self._rates
 
 
 class MeteredPeer:

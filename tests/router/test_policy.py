@@ -202,3 +202,27 @@ def test_the_queues_load_says_how_fast_prompts_came_in_the_last_second() -> None
     made.submit(request("r-2", prompt=3, generated=[1]), NOW + 0.5)
     rates = [made.loads(NOW + at)[0].arriving_tokens_per_second for at in (0.6, 1.2, 1.6)]
     assert rates == [34.0, 4.0, 0.0]
+
+
+def test_it_is_settled_while_nothing_waits_and_no_queue_changes() -> None:
+    made = policy()
+    assert not made.is_settled
+    assert (made.dispatch(NOW), made.is_settled) == ([], True)
+    made.on_models([entry("m")])
+    assert not made.is_settled
+    made.dispatch(NOW)
+    made.submit(request("r-1"), NOW)
+    assert not made.is_settled
+    assert (made.dispatch(NOW), made.is_settled) == ([], False)  # no instance is there
+    hear(made, report("w-1"))
+    assert not made.is_settled
+    [effect] = made.dispatch(NOW)
+    made.dispatch(NOW)
+    assert made.is_settled
+    assert isinstance(effect, AdmitTo)
+    made.refused(effect, 429, "full")
+    assert not made.is_settled
+    made.cancel("r-1")
+    assert (made.dispatch(NOW), made.is_settled) == ([], True)
+    made.on_report(report("w-1", state="draining"), NOW)
+    assert not made.is_settled
