@@ -20,9 +20,9 @@ NUMBERS = Path("/proc/self/ns/pid")  # processes of one namespace know each othe
 
 MACHINE_BYTES, WORD_BYTES = 8, 16
 MARK = struct.Struct(f">{MACHINE_BYTES}sQQ{WORD_BYTES}s")
-# A piece is still in a cache when it is read again, and each call of the kernel costs as much as 50 KB. Who reads no
-# pieces has none but those after which a copy can end early.
-PIECE_BYTES, UNREAD_BYTES = 2 << 20, 16 << 20
+# A piece is still in the cache when it is read again: of 2 MiB not all is, and smaller ones cost more calls of the
+# kernel. Where nobody reads pieces, they are those after which a copy can end early.
+PIECE_BYTES, UNREAD_BYTES = 1 << 20, 16 << 20
 
 
 class ProcessMark(NamedTuple):

@@ -178,6 +178,7 @@ class UcxPeer:
             is_copied = await asyncio.shield(copying)
         except asyncio.CancelledError:
             self._leave(f"{what} was cancelled")
+            copying.add_done_callback(asyncio.Future.exception)  # that it ends early is no news
             await asyncio.wait((copying,))  # until nothing writes into the buffer
             raise
         except OSError as error:

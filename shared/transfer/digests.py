@@ -40,8 +40,15 @@ class BlockDigest:
 
         return add
 
+    def is_known(self, view: View) -> bool:
+        """Whether all bytes of the block, which are in `view`, are hashed."""
+        return self._prefix.size_bytes == view.nbytes
+
     def of(self, view: View) -> int:
-        """The checksum of the block, whose bytes are all in `view`. Call it in a thread: it takes milliseconds."""
+        """The checksum of the block, whose bytes are all in `view`.
+
+        Where it is not known, call it in a thread: it takes milliseconds.
+        """
         prefix = self._prefix
         if not prefix.size_bytes:
             return checksum(view)

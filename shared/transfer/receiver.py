@@ -192,8 +192,10 @@ class BlockReceiver:
             self._events.broken(ticket, self._ends[ticket].failed(reason))
 
     async def _checksum(self, number: int) -> int:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, self._digests[number].of, self._copy.memory[number])
+        digest, memory = self._digests[number], self._copy.memory[number]
+        if digest.is_known(memory):
+            return digest.of(memory)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, digest.of, memory)
 
     async def _fetch(self, end: FlowEnd, chunks: tuple[Chunk, ...]) -> None:
         await self._ended()  # what they were asked for is ours now

@@ -1,6 +1,7 @@
 """Between processes of one machine a receiver copies large messages itself, from where they lie at the sender."""
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -94,6 +95,8 @@ async def test_where_ucx_is_told_to_leave_cma_alone_everything_is_sent(
 
 @pytest.mark.parametrize("ends", ["cancelled", "closed"])
 async def test_once_a_receive_has_ended_nothing_is_written_any_more(pair: Pair, ends: str) -> None:
+    unheard = list[dict[str, object]]()
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unheard.append(context))
     begun, go_on = threading.Event(), threading.Event()
 
     def pause(piece: memoryview) -> None:
@@ -115,6 +118,9 @@ async def test_once_a_receive_has_ended_nothing_is_written_any_more(pair: Pair, 
     with pytest.raises(asyncio.CancelledError if ends == "cancelled" else LinkError):
         await receiving
     assert got == bytes([1]) * PIECE + bytes(LEAST_COPIED - PIECE)
+    del receiving
+    gc.collect()
+    assert not unheard
 
 
 def sender() -> "subprocess.Popen[str]":

@@ -22,10 +22,10 @@ def executor() -> Iterator[Executor]:
 async def open_peers(
     request: pytest.FixtureRequest, executor: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[OpenPeers]:
-    """`copied`: over UCX, and chunks are copied from where they lie at the sender, and hashed meanwhile."""
+    """`copied`: over UCX, and messages are copied from where they lie at the sender, chunks hashed meanwhile."""
     settings = LinkSettings(transport="socket" if request.param == "socket" else "ucx")
     if request.param == "copied":
-        monkeypatch.setattr(ucx_peer, "LEAST_COPIED", CHUNK // 8)
+        monkeypatch.setattr(ucx_peer, "LEAST_COPIED", 1)
         monkeypatch.setattr(process_memory, "PIECE_BYTES", CHUNK // 4)
     async with AsyncExitStack() as stack:
         made: list[TransferPeer] = []

@@ -50,6 +50,15 @@ def test_bytes_may_come_in_any_order_over_any_link(parts: list[tuple[int, int]],
     assert block.is_right()
 
 
+def test_the_checksum_is_known_once_all_bytes_were_hashed_as_they_came() -> None:
+    block = Written()
+    block.write(0, 600)
+    assert not block.digest.is_known(memoryview(block.memory))
+    block.write(600, SIZE)
+    assert block.digest.is_known(memoryview(block.memory))
+    assert block.is_right()
+
+
 @pytest.mark.parametrize("shows", [True, False])
 def test_bytes_that_are_written_again_count_as_they_are_then(shows: bool) -> None:
     block = Written()
