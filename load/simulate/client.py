@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from livescale.load.records import Ask, RequestRecord
 from livescale.services.gateway.errors import ApiError
-from livescale.services.gateway.generation import Backend, Generation
+from livescale.services.gateway.generation import Generation
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.output import TextPiece
 from livescale.services.gateway.progress import Fresh
-from livescale.services.gateway.streams import HeldRequests, Peers, RequestStreams
+from livescale.services.gateway.streams import Backend, HeldRequests, Peers, RequestStreams
 from livescale.shared.bus.contract import Context
 from livescale.shared.messages.requests import Sampling, Submit
 from livescale.shared.process.run import World
