@@ -1,11 +1,12 @@
 """The registry: it knows which processes are alive, which models there are, and which processes hold them."""
 
 import asyncio
+from functools import partial
 
 import structlog
 
 from livescale.services.registry.copies import CopyReconciler
-from livescale.services.registry.host_caches import HostCaches
+from livescale.services.registry.join_checks import check_join
 from livescale.services.registry.leases import Leases, LeaseTimes
 from livescale.services.registry.members import Members
 from livescale.services.registry.models import Models
@@ -31,10 +32,11 @@ class Registry:
     def __init__(self, world: World, settings: RegistrySettings, topology: Topology | None = None) -> None:
         self._bus, self._clock, self._info = world.bus, world.clock, world.info
         self._leases = Leases(LeaseTimes(settings.suspect_seconds, settings.dead_seconds), world.info.id)
-        self._pool = Pool(HostCaches(settings.host_cache, settings.host_cache_ttl))
+        self._pool = Pool(settings.host_caches())
         self._saved = SavedState(world.bus.kv)
         self._copies = CopyReconciler(world, self._pool, self._saved, self._leases.by_id, settings.suspect_seconds)
-        self._members = Members(world, self._leases, self._pool, self._saved, topology, self._copies.look)
+        check = partial(check_join, topology=topology)
+        self._members = Members(world, self._leases, self._pool, self._saved, check, self._copies.look)
         self._models = Models(world, self._pool, self._copies, settings.default_spec())
         self._membership = world.membership("registry")
         self._reconnected = asyncio.Event()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping
 
 import structlog
 
-from livescale.services.registry.fetches import CopyFetch
+from livescale.services.registry.fetches import CopyFetch, CopyTickets
 from livescale.services.registry.placement import FreeCopy, MakeCopy
 from livescale.services.registry.pool import Pool
 from livescale.services.registry.saved import SavedState
@@ -20,7 +20,6 @@ from livescale.shared.messages.transfers import Transfer
 from livescale.shared.policy.backoff import Backoff
 from livescale.shared.process.run import World
 from livescale.shared.subjects import FETCH_MODEL, MODEL_READ, READ_MODEL, RELEASE_MODEL, SEND, TRANSFER
-from livescale.shared.transfer.chunks import TICKETS, first_ticket
 
 LOOK_SECONDS = 1.0
 AGAIN_SECONDS, LONGEST_AGAIN_SECONDS = 1.0, 60.0
@@ -51,8 +50,7 @@ class CopyReconciler:
         self._tried = Backoff(AGAIN_SECONDS, LONGEST_AGAIN_SECONDS)
         self._fetches: dict[str, CopyFetch] = {}  # by plan
         self._unanswered: dict[tuple[str, str, str], MakeCopy] = {}  # the last by host, model and version
-        # Half the range away from the tickets that the planner begins with.
-        self._ticket = (first_ticket(world.clock.wall()) + TICKETS // 2) % TICKETS
+        self._tickets = CopyTickets(world.clock.wall())
         self._without_copy = world.telemetry.gauge(
             "livescale_registry_models_without_copy", "Models of which no whole copy is in any memory"
         )
@@ -161,7 +159,7 @@ class CopyReconciler:
             while True:
                 source = self._next_source(fetch)
                 # The receiver first: it asks the sender for what it lacks.
-                ask = fetch.ask(source, self._fresh_ticket())
+                ask = fetch.ask(source, self._tickets.next())
                 await self._bus.call(FETCH_MODEL, ask, timeout=COMMAND_SECONDS, context=to_host, id=host)
                 if source is None or await self._sends(fetch, source):
                     log.info("copy_fetched", model=fetch.spec.name, host=host, source=source.id if source else "disk")
@@ -198,10 +196,6 @@ class CopyReconciler:
         for plan in over:
             del self._fetches[plan]
         return bool(over)
-
-    def _fresh_ticket(self) -> int:
-        self._ticket = (self._ticket + 1) % TICKETS
-        return self._ticket
 
     async def _release(self, order: FreeCopy) -> None:
         release = ReleaseModel(model=order.model, version=order.version)

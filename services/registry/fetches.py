@@ -8,9 +8,21 @@ from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import FetchModel
 from livescale.shared.messages.transfers import Inflow, Node, Outflow, Send
-from livescale.shared.transfer.chunks import chunk_bytes_for
+from livescale.shared.transfer.chunks import TICKETS, chunk_bytes_for, first_ticket
 
 CHUNK_BYTES = chunk_bytes_for(0.0)
+
+
+class CopyTickets:
+    """Gives each flow a ticket of its own. `wall` is the time at the start, in seconds since the epoch."""
+
+    def __init__(self, wall: float) -> None:
+        # Half the range away from the tickets that the planner begins with.
+        self._last = (first_ticket(wall) + TICKETS // 2) % TICKETS
+
+    def next(self) -> int:
+        self._last = (self._last + 1) % TICKETS
+        return self._last
 
 
 @dataclass

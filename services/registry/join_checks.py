@@ -1,12 +1,18 @@
 """Which processes may join: one for each place, and workers whose kernels compute the same bits. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Join, Member
 from livescale.shared.topology.topology import Topology
 
 COMPILED = ("amx", "avx512_bf16", "portable")
+
+
+def check_join(join: Join, members: Sequence[Member], topology: Topology | None) -> None:
+    """Raises Refusal: 422 for a place that the topology lacks, 409 for what does not go with the other members."""
+    check_place(join, members, topology)
+    check_kernels(join, members)
 
 
 def check_place(join: Join, members: Iterable[Member], topology: Topology | None) -> None:

@@ -11,7 +11,6 @@ from typing import get_args
 import structlog
 
 from livescale.services.registry.incidents import Incidents
-from livescale.services.registry.join_checks import check_kernels, check_place
 from livescale.services.registry.leases import HEARD_AGAIN, LEFT, LeaseMoved, Leases, SpokeFalse, SpokeStale
 from livescale.services.registry.pool import Pool
 from livescale.services.registry.saved import SavedState
@@ -37,7 +36,6 @@ from livescale.shared.process.run import World
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 from livescale.shared.subjects import AWAY, DEATH, INCIDENTS, JOIN, LEASE, PROCESS, STALE
-from livescale.shared.topology.topology import Topology
 
 TICK_SECONDS = 0.1
 EPOCHS_RESERVED, EPOCHS_LEFT = 1000, 500
@@ -59,8 +57,9 @@ log = structlog.get_logger()
 class Members:
     """Keeps the leases: whatever is heard of a process comes here, and every change of a lease is published from here.
 
-    What workers and hosts report that they hold goes on to the pool. `look_for_copies` is called after a death, as
-    copies of models may be gone with the process, and where a process is heard again that seemed dead.
+    `check_join` refuses a process that may not join. What workers and hosts report that they hold goes on to the pool.
+    `look_for_copies` is called after a death, as copies of models may be gone with the process, and where a process is
+    heard again that seemed dead.
     """
 
     def __init__(
@@ -69,14 +68,14 @@ class Members:
         leases: Leases,
         pool: Pool,
         saved: SavedState,
-        topology: Topology | None,
+        check_join: Callable[[Join, list[Member]], None],
         look_for_copies: Callable[[], None],
     ) -> None:
         self._bus, self._clock = world.bus, world.clock
         self._leases = leases
         self._pool = pool
         self._saved = saved
-        self._topology = topology
+        self._check_join = check_join
         self._look_for_copies = look_for_copies
         self._incidents = Incidents()
         self._seldom = RateLimitedLog(world.clock.now)
@@ -105,8 +104,7 @@ class Members:
             group.create_task(self._judge(), name="leases")
 
     async def _join(self, join: Join, context: Context) -> Joined:
-        check_place(join, self._leases.members(), self._topology)
-        check_kernels(join, self._leases.members())
+        self._check_join(join, self._leases.members())
         before = self._leases.by_id().get(join.id) or self._before.pop(join.id, None)
         member, moves = self._leases.join(join, self._clock.now())
         self._incidents.joined(join.id, join.pid, before, self._clock.wall())

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from livescale.services.registry.host_caches import HostCaches
 from livescale.shared.messages.model_spec import ModelSpec, ReasoningParser, ToolCallParser
 from livescale.shared.messages.parameters import KvCacheDType
 from livescale.shared.runtime.settings import HostCacheName, HostCacheTtl, ProcessSettings, TopologyName
@@ -54,6 +55,10 @@ class RegistrySettings(ProcessSettings, frozen=True, kw_only=True):
     tensor_parallel_size: Annotated[
         int, Meta(description=f"Number of workers that make up an instance; {UNSAID}", ge=1, le=64)
     ] = 1
+
+    def host_caches(self) -> HostCaches:
+        """The policy by which hosts keep copies of models."""
+        return HostCaches(self.host_cache, self.host_cache_ttl)
 
     def default_spec(self) -> ModelSpec:
         """What is not said of a model that is new: its name and path are empty."""

@@ -20,8 +20,7 @@ from livescale.shared.links.contract import View
 from livescale.shared.messages.layers import Experts
 from livescale.shared.messages.parameters import Activation, Manifest, ModelConfig
 from livescale.shared.model.adapter_shards import adapter_bytes, adapter_slices
-from livescale.shared.model.declaration.adapter import DOWN, UP
-from livescale.shared.model.declaration.tensors import layer_parameters
+from livescale.shared.model.declaration.adapter import DOWN, UP, matrix_outputs
 from livescale.shared.model.packed.form import WEIGHT
 
 Names = tuple[str, ...]
@@ -108,10 +107,7 @@ class Adapter:
         self._maps: dict[tuple[int, str], LowRank] = {}
         for layer in sorted({int(name.split(".")[2]) for name in tensors}):
             prefix = f"model.layers.{layer}."
-            outs = {
-                one.name.removeprefix(prefix).removesuffix(WEIGHT): one.shape[0]
-                for one in layer_parameters(config, layer)
-            }
+            outs = matrix_outputs(config, layer)
             for names in APART if kernels is None else (*JOINED, *SHARED):
                 here = [name for name in names if name in outs]
                 parts = [

@@ -160,3 +160,9 @@ def _why_not(name: str) -> str:
     if re.search(r"\.layers\.\d+\.", part) and part.endswith((DOWN, UP)):
         return f"of a matrix or a layer that this model does not have; its adapters may change {', '.join(MATRICES)}"
     return f"of no matrix of a layer: only adapters of {', '.join(MATRICES)} are served; {PLAIN}"
+
+
+def matrix_outputs(config: ModelConfig, layer: int) -> dict[str, int]:
+    """How many outputs each matrix of a layer has here, by its name in the layer."""
+    prefix = f"model.layers.{layer}."
+    return {one.name.removeprefix(prefix).removesuffix(WEIGHT): one.shape[0] for one in layer_parameters(config, layer)}
