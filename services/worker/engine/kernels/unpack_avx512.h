@@ -11,9 +11,6 @@ typedef struct {
     __m512 scale[AT_ONCE], zero[AT_ONCE], other[AT_ONCE];
 } Own;
 
-/* Whether numbers of these scales are multiplied by POWER and one less at once, which is exact of scales of 8 bits. */
-ALWAYS int is_short(const Packing *packing) { return packing->scales == SCALES_BFLOAT16; }
-
 /* The scales of eight outputs from number `at` on, each twice. */
 ALWAYS __m512 scales_of(int64_t scales, const char *from, int at) {
     const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
@@ -118,7 +115,7 @@ ALWAYS Own own_of(const Spread *group, int vector) {
 ALWAYS void numbers_of(Codes codes, int is_short, int has_small, int vector, const uint32_t *words, const Own *own,
                        __m512 made[AT_ONCE]) {
     const int fields = 32 / (int)code_bits(codes);
-    __m512i found = _mm512_loadu_si512(words + vector / fields * LANES), late = _mm512_srli_epi32(found, LATE(codes));
+    __m512i found = _mm512_loadu_si512(words + vector / fields * LANES), late = _mm512_srli_epi32(found, LATE);
 #pragma GCC unroll 4
     for (int i = 0; i < AT_ONCE; i++)
         made[i] = rounded(codes, is_short,

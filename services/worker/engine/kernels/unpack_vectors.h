@@ -1,20 +1,22 @@
 /* Unpacks codes to float32 by vectors. Include this in unpack.h. */
 #pragma once
 
+#define FRACTIONS 8 /* of FP8 */
+
 /* What a code is multiplied by after `zero` is subtracted, in the order of the vectors; unless it `fits`, it cannot be
-   used. Where `other` is used, scales are 2^16 times as large, and it is 2^16 - 1 times. */
+   used. Where `other` is used, scales are 2^16 times as large, and it is 2^16 - 1 times. Only
+   unpack_avx2.h uses the table, of the fractions of FP8. */
 typedef struct {
     float scale[2 * PANEL], zero[2 * PANEL], other[2 * PANEL];
+    uint8_t table[2 * FRACTIONS];
     int fits;
 } Spread;
 
 /* An integer is not moved to the lowest bits of its word: as part of the number 2^23 it is so many times as large, as long
-   as it ends before bit 23. Words that are moved by LATE bits have the others. */
-ALWAYS int is_late(Codes codes, int field) { return codes == INT4 ? field >= 5 : field >= 2; }
-#define LATE(codes) ((codes) == INT4 ? 12 : 16)
-ALWAYS int place(Codes codes, int field) {
-    return (int)code_bits(codes) * field - (is_late(codes, field) ? LATE(codes) : 0);
-}
+   as it ends before bit 23. Those of the upper half of a word are in words that are moved by LATE bits. */
+#define LATE 16
+ALWAYS int is_late(Codes codes, int field) { return code_bits(codes) * field >= LATE; }
+ALWAYS int place(Codes codes, int field) { return (int)code_bits(codes) * field % LATE; }
 
 #define POWER 65536.0f /* what this and one less times a number differ by is the number, to 8 bits */
 
@@ -22,6 +24,9 @@ ALWAYS int place(Codes codes, int field) {
 ALWAYS float excess_of(Codes codes, int field) {
     return codes == INT4 || codes == INT8 ? (float)(1 << place(codes, field)) : codes == FP8 ? 0x1p8f : 1.0f;
 }
+
+/* Whether numbers of these scales are multiplied by POWER and one less at once, which is exact of scales of 8 bits. */
+ALWAYS int is_short(const Packing *packing) { return packing->scales == SCALES_BFLOAT16; }
 
 #if LANES >= 16
 #include "unpack_avx512.h"

@@ -47,12 +47,12 @@ def test_products_have_the_same_bits_at_every_level_whatever_the_number_of_rows(
 
 @needs_kernels
 @pytest.mark.parametrize("variant", ["portable", "amx-emulated"])
-@pytest.mark.parametrize("scale", [0.01, 1e-6, 1e28], ids=str)
+@pytest.mark.parametrize("scale", [0.01, 0.0, 1e-6, 1e28], ids=str)
 @pytest.mark.parametrize("packing", PACKINGS, ids=str)
 def test_packed_matrices_have_the_bits_of_their_numbers_at_every_level(
     packing: Packing, scale: float, variant: VariantName
 ) -> None:
-    """With scales of float16 that are denormal, or infinite, as well."""
+    """With scales that are zero, and with those of float16 that are denormal, or infinite, as well."""
     compiled = find_compiled()
     assert compiled is not None
     made = make_packed(packing, 70, 355, scale=scale)
