@@ -172,8 +172,7 @@ class RouterPolicy:
         return effects
 
     def expire(self, now: float) -> list[Effect]:
-        """End requests that waited past their deadline, or wait for a model that will never be loaded, and see to
-        roles. Called regularly."""
+        """End requests past their deadline, or for a model that will never load, and see to roles. Called regularly."""
         self._capacity.watch(now)
         effects: list[Effect] = [*self.pairing.tick(self._models, now), *self._fleet.expire(now)]
         for model in sorted(model for model, queue in self._queues.items() if queue):

@@ -7,14 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from livescale.services.router.admission import (
-    AHEAD_OF_PARKED_SECONDS,
-    AHEAD_SECONDS,
-    LONGEST_RETRY_MS,
-    REPLACEMENT_SECONDS,
-    SHORTEST_RETRY_MS,
-    WorkerCapacity,
-)
+from livescale.services.router import admission
+from livescale.services.router.admission import LONGEST_RETRY_MS, REPLACEMENT_SECONDS, SHORTEST_RETRY_MS, WorkerCapacity
 from livescale.services.router.effects import AdmitTo, Effect, FinishRequest
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Holding, Member, WorkerReport
@@ -197,15 +191,15 @@ def test_fewer_prompts_are_given_ahead_while_a_spare_worker_keeps_the_parameters
         return WorkerReport(id=id, epoch=1, state="spare", parked=parked)
 
     made, model = capacity(spare("a", None), spare("b", "old")), entry("m", version="v")
-    assert made.ahead_seconds(model) == AHEAD_SECONDS
+    assert made.ahead_seconds(model) == admission.AHEAD_SECONDS
     made.heard(spare("b", "v"), NOW)
-    assert made.ahead_seconds(model) == AHEAD_OF_PARKED_SECONDS
-    assert made.ahead_seconds(entry("n")) == made.ahead_seconds(None) == AHEAD_SECONDS
+    assert made.ahead_seconds(model) == admission.AHEAD_OF_PARKED_SECONDS
+    assert made.ahead_seconds(entry("n")) == made.ahead_seconds(None) == admission.AHEAD_SECONDS
     made.heard(report("b"), NOW)  # it serves
-    assert made.ahead_seconds(model) == AHEAD_SECONDS
+    assert made.ahead_seconds(model) == admission.AHEAD_SECONDS
     made.heard(spare("b", "v"), NOW)
     made.lost("b", 1, NOW)
-    assert made.ahead_seconds(model) == AHEAD_SECONDS
+    assert made.ahead_seconds(model) == admission.AHEAD_SECONDS
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 128,
 }
+YARN = {"rope_type": "yarn", "rope_theta": 5e3, "factor": 8.0, "original_max_position_embeddings": 275}
 LONGROPE: dict[str, Any] = {
     "rope_type": "longrope",
     "rope_theta": 1e4,
@@ -63,12 +64,7 @@ FIELDS: dict[str, dict[str, Any]] = {
         "sliding_window": WINDOW,
         "rope_parameters": {
             "sliding_attention": {"rope_type": "default", "rope_theta": 5e3},
-            "full_attention": {
-                "rope_type": "yarn",
-                "rope_theta": 5e3,
-                "factor": 8.0,
-                "original_max_position_embeddings": 275,
-            },
+            "full_attention": YARN,
         },
     },
     "granite": {
@@ -139,13 +135,7 @@ FIELDS: dict[str, dict[str, Any]] = {
         "intermediate_size": 64,
         "swiglu_alpha": 1.3,
         "swiglu_limit": 1.0,
-        "rope_parameters": {
-            "rope_type": "yarn",
-            "rope_theta": 5e3,
-            "factor": 8.0,
-            "original_max_position_embeddings": 275,
-            "truncate": False,
-        },
+        "rope_parameters": YARN | {"truncate": False},
     },
     "deepseek_v2": {
         "num_key_value_heads": 6,
@@ -164,12 +154,7 @@ FIELDS: dict[str, dict[str, Any]] = {
         "topk_group": 2,
         "routed_scaling_factor": 1.7,
         "first_k_dense_replace": 2,
-        "rope_parameters": {
-            "rope_type": "yarn",
-            "rope_theta": 5e3,
-            "factor": 8.0,
-            "original_max_position_embeddings": 275,
-        },
+        "rope_parameters": YARN,
     },
     "deepseek_v3": {
         "num_key_value_heads": 6,
