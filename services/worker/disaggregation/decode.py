@@ -13,8 +13,8 @@ import structlog
 
 from livescale.services.worker.disaggregation.context import DATA, HEADER, KvContext, tag
 from livescale.services.worker.disaggregation.incoming import IncomingKv, reservation_name
-from livescale.services.worker.disaggregation.pieces import HEADER as PIECE_HEADER
-from livescale.services.worker.disaggregation.pieces import KvCoverage, has_digest, unpack_header
+from livescale.services.worker.disaggregation.pieces import KvCoverage
+from livescale.services.worker.disaggregation.wire import PIECE_HEADER, has_digest, unpack_header
 from livescale.services.worker.scheduling.batch import SPARE_BYTES, slice_bytes
 from livescale.services.worker.scheduling.reservations import Reservation
 from livescale.shared.bus.contract import Ack, Context, Refusal

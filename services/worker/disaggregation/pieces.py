@@ -1,13 +1,11 @@
-"""KV on its way from prefill to decode: how it is cut into pieces, how a piece is told, and what has come. Pure."""
+"""KV on its way from prefill to decode: how it is cut into pieces, and what has come. Pure."""
 
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 
-from livescale.services.worker.scheduling.batch import NO_BYTES, SPARE_BYTES
-from livescale.shared.links.contract import checksum
+from livescale.services.worker.scheduling.batch import NO_BYTES
 
 # A piece costs the loop half a millisecond, so that small ones are not worth it; large ones hold a step up.
 LEAST_PIECE_BYTES = 256 << 10
@@ -16,7 +14,6 @@ MOST_POSITIONS = 512  # of a piece that no step brings
 SLOW_LINK = 2.0  # layers that it carries while a step computes one
 
 MOST_TOLD = 16  # pieces, by one header
-HEADER = struct.Struct(f">QQ{MOST_TOLD + 1}IQ")  # positions, the layers between which pieces are cut, digest
 
 
 @dataclass(frozen=True)
@@ -116,40 +113,6 @@ def cut(start: int, stop: int, layers: int, layer_bytes: int) -> Iterator[PieceG
         each = max(1, MOST_PIECE_BYTES // ((last - first) * layer_bytes))
         pieces = [range(layer, min(layer + each, layers)) for layer in range(0, layers, each)]
         yield from grouped(first, last, pieces, leaves=False)
-
-
-def pack_header(start: int, stop: int, pieces: Sequence[range]) -> bytearray:
-    """The bytes that tell the other end what the next pieces are; `unpack_header` reads them."""
-    bounds = [pieces[0].start, *(layers.stop for layers in pieces)]
-    bounds += bounds[-1:] * (MOST_TOLD + 1 - len(bounds))
-    header = bytearray(HEADER.pack(start, stop, *bounds, 0))
-    write_digest(memoryview(header))
-    return header
-
-
-def unpack_header(header: memoryview, positions: int, layers: int) -> list[KvRegion]:
-    """What the next pieces are. Raises ValueError where the request has no such positions, or the model no such layers,
-    and for a damaged header."""
-    if not has_digest(header):
-        raise ValueError("a header arrived damaged, its checksum is another")
-    start, stop, *bounds, _ = HEADER.unpack(header)
-    if not (start < stop <= positions and bounds[0] < bounds[-1] <= layers and bounds == sorted(bounds)):
-        raise ValueError(f"positions {start} to {stop} of {positions}, layers cut at {bounds} of {layers}")
-    return [KvRegion(start, stop, range(first, last)) for first, last in pairwise(bounds) if first < last]
-
-
-def write_digest(data: memoryview) -> None:
-    """Write the digest of all bytes but the last ones there."""
-    data[-SPARE_BYTES:] = _digest(data)
-
-
-def has_digest(data: memoryview) -> bool:
-    """Whether the last bytes are the digest of those before them."""
-    return bytes(data[-SPARE_BYTES:]) == _digest(data)
-
-
-def _digest(data: memoryview) -> bytes:
-    return checksum(data[:-SPARE_BYTES]).to_bytes(SPARE_BYTES, "big")
 
 
 class KvCoverage:

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from livescale.services.worker.disaggregation.context import DATA, HEADER, PIECE_SECONDS, KvContext, tag
 from livescale.services.worker.disaggregation.outgoing import KvSendRate, KvTransferState, OutgoingKv
-from livescale.services.worker.disaggregation.pieces import StagedPiece, pack_header, write_digest
+from livescale.services.worker.disaggregation.pieces import StagedPiece
+from livescale.services.worker.disaggregation.wire import pack_header, write_digest
 from livescale.services.worker.instance.handoff import HandOffTickets
 from livescale.services.worker.scheduling.batch import SPARE_BYTES, KvSlice
 from livescale.shared.bus.contract import BusError, Refusal, ServiceAbsent
