@@ -11,9 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
-
-from livescale.services.worker.engine.modelled_steps import INVERSE, MOST_TOKENS, STATE_BYTES, follows
+from livescale.services.worker.engine.modelled_steps import INVERSE, MASK, MOST_TOKENS, STATE_BYTES, follows
 
 
 @dataclass(eq=False, slots=True)
@@ -223,9 +221,11 @@ class ModelledKv:
 
 def in_sequence(states: "array[int]") -> Iterator[tuple[int, "array[int]"]]:
     """Cut states into parts that follow each other, each with its place; without zeros, which stand for nothing."""
-    each = np.asarray(states)
-    tokens = each[1:] * np.uint64(INVERSE) ^ each[:-1]  # as in `follows`
-    parted = (each[:-1] == 0) | (tokens - np.uint64(1) >= np.uint64(MOST_TOKENS))
-    for start, stop in pairwise([0, *(np.flatnonzero(parted) + 1).tolist(), len(states)]):
-        if states[start]:
-            yield start, states[start:stop]
+    start = 0
+    for stop, (before, after) in enumerate(pairwise(states), 1):
+        if not before or not 0 < (after * INVERSE & MASK) ^ before <= MOST_TOKENS:  # `follows`, for each row of prompts
+            if states[start]:
+                yield start, states[start:stop]
+            start = stop
+    if states[start]:
+        yield start, states[start:]

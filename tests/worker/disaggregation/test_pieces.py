@@ -57,8 +57,9 @@ def test_what_is_less_than_a_piece_is_not_cut() -> None:
 
 
 def test_what_lies_in_the_cache_is_cut_into_pieces_of_bounded_size() -> None:
-    pieces = [piece for group in cut(100, 1500, layers=8, layer_bytes=4096) for piece in sent(group)]
-    regions = [piece.region for piece in pieces]
+    groups = list(cut(100, 1500, layers=8, layer_bytes=4096))
+    pieces = [group.next(computed=group.stop, cached=0) for group in groups for _ in group.left]
+    regions = [piece.region for piece in pieces if piece is not None]
     covered = {(position, layer) for one in regions for position in range(one.start, one.stop) for layer in one.layers}
     assert covered == {(position, layer) for position in range(100, 1500) for layer in range(8)}
     assert sum((one.stop - one.start) * len(one.layers) for one in regions) == len(covered)
