@@ -5,7 +5,7 @@ from collections.abc import Callable
 from livescale.services.worker.engine.contract import NO_GPU_FEATURES, GpuFeatures, Runner, zeros
 from livescale.services.worker.engine.kernels.variants import KernelChoice
 from livescale.services.worker.engine.modelled import ModelledRunner
-from livescale.services.worker.engine.modelled_steps import HostMemory
+from livescale.services.worker.engine.modelled_states import StateMemory
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.memory.devices import CPU
 from livescale.shared.model.latency import find_latency
@@ -31,7 +31,7 @@ def runner_maker(
     device: str,
     used: GpuFeatures = NO_GPU_FEATURES,
     kernels: KernelChoice | None = None,
-    new_memory: Callable[[int], HostMemory] = zeros,
+    new_memory: Callable[[int], StateMemory] = zeros,
 ) -> Callable[[Clock], Runner]:
     """A function that makes the engine of these settings. A modelled one exports KV into `new_memory`.
 

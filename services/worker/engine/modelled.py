@@ -22,8 +22,8 @@ from livescale.services.worker.engine.contract import (
     zeros,
 )
 from livescale.services.worker.engine.modelled_engine import ModelledEngine
+from livescale.services.worker.engine.modelled_states import StateMemory
 from livescale.services.worker.engine.modelled_steps import (
-    HostMemory,
     blocks_seconds,
     embedding_seconds,
     layer_seconds,
@@ -70,7 +70,7 @@ class ModelledRunner:
         speed: float,
         clock: Clock,
         host_bytes: int = 0,
-        new_memory: Callable[[int], HostMemory] = zeros,
+        new_memory: Callable[[int], StateMemory] = zeros,
     ) -> None:
         """`memory_bytes` and `host_bytes` are for the KV cache and KV in host memory; they are counted and not
         taken. KV that is exported, and activations, go into `new_memory`."""

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from livescale.services.worker.engine.contract import BlockMissing, LayerwiseRun, Slab, StageResult, slabs, zeros
 from livescale.services.worker.engine.modelled_kv import ModelledKv
+from livescale.services.worker.engine.modelled_states import StateMemory, read_states, write_states
 from livescale.services.worker.engine.modelled_steps import (
     STATE_BYTES,
-    HostMemory,
     choose_token,
     damaged,
     even_logprobs,
@@ -22,8 +22,6 @@ from livescale.services.worker.engine.modelled_steps import (
     follows,
     made_up_vector,
     prompt_states,
-    read_states,
-    write_states,
 )
 from livescale.services.worker.scheduling.batch import (
     NO_BYTES,
@@ -41,18 +39,18 @@ from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.requests import TokenLogprobs
 
 
-def export(kv: ModelledKv, slots: range, layers: range, data: HostMemory) -> None:
+def export(kv: ModelledKv, slots: range, layers: range, data: StateMemory) -> None:
     """Write what `layers` have in `slots` into `data`, which is all 0, each layer's part as long as the others'."""
     for place, states in kv.export(slots, layers, data.nbytes // len(layers)):
         data[place : place + len(states)] = states
 
 
-def take(kv: ModelledKv, slots: range, layers: range, data: HostMemory) -> None:
+def take(kv: ModelledKv, slots: range, layers: range, data: StateMemory) -> None:
     """Store what `export` wrote for as many slots of these layers."""
     kv.take(slots, layers, _parts(len(layers), len(slots) * STATE_BYTES, data))
 
 
-def _parts(count: int, size_bytes: int, data: HostMemory) -> Iterator[bytes]:
+def _parts(count: int, size_bytes: int, data: StateMemory) -> Iterator[bytes]:
     """The first bytes of each of `count` parts."""
     for number in range(count):
         start = number * (data.nbytes // count)
@@ -72,7 +70,7 @@ class ModelledEngine:
         block_tokens: int,
         host_blocks: int = 0,
         on_missing: OnMissing = lambda chunk, layers: None,
-        new_memory: Callable[[int], HostMemory] = zeros,
+        new_memory: Callable[[int], StateMemory] = zeros,
     ) -> None:
         """`on_missing` is called with a chunk and layers that attended to something else than the request's KV.
         Exported KV and activations of single layers go into `new_memory`."""
@@ -152,7 +150,7 @@ class ModelledEngine:
             if states != came:
                 write_states(activation, states)
 
-    def export_kv(self, blocks: range, layers: int) -> HostMemory:
+    def export_kv(self, blocks: range, layers: int) -> StateMemory:
         tokens = len(blocks) * self._block_tokens
         data = self._new_memory(kv_bytes(self._manifest, tokens, layers, self._block_tokens))
         export(self._kv, self._kv.slots(blocks), range(layers), data)
@@ -164,7 +162,7 @@ class ModelledEngine:
             export(self._kv, self._kv.slots(one.blocks)[one.start : one.stop], one.layers, part)
         return cast("memoryview", data)  # only a modelled engine has other memory, and knows it
 
-    def import_slices(self, slices: Sequence[KvSlice], data: HostMemory) -> None:
+    def import_slices(self, slices: Sequence[KvSlice], data: StateMemory) -> None:
         """Raises ValueError for a wrong number of bytes."""
         expected = self._slices_bytes(slices)
         if data.nbytes != expected:
@@ -187,7 +185,7 @@ class ModelledEngine:
     def _slices_bytes(self, slices: Sequence[KvSlice]) -> int:
         return sum(slice_bytes(self._manifest, one) for one in slices)
 
-    def _parts(self, slices: Sequence[KvSlice], data: HostMemory) -> Iterator[tuple[KvSlice, HostMemory]]:
+    def _parts(self, slices: Sequence[KvSlice], data: StateMemory) -> Iterator[tuple[KvSlice, StateMemory]]:
         start = 0
         for one in slices:
             stop = start + slice_bytes(self._manifest, one)

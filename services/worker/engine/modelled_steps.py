@@ -16,9 +16,6 @@ from itertools import chain, pairwise
 from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk, TokenSampling
 from livescale.shared.messages.requests import TokenLogprobs
 from livescale.shared.model.latency import EMBEDDING_SHARE, HEAD_SHARE, Latency, Work
-from livescale.shared.simulation.sparse_memory import SparseBytes
-
-HostMemory = memoryview | SparseBytes  # for KV and activations outside of the engine; sparse in a simulation
 
 LAYERS_SHARE = 1 - EMBEDDING_SHARE - HEAD_SHARE
 
@@ -140,37 +137,3 @@ def _mixed(number: int) -> int:
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & MASK
     return number ^ (number >> 31)
-
-
-def write_states(data: HostMemory, states: "array[int]") -> None:
-    """Write states into activations `[row, hidden]`, one at the beginning of each row. In sparse memory they name what
-    is in all of these rows."""
-    if isinstance(data, SparseBytes):
-        data.fill(states.tobytes())
-        return
-    words, odd = divmod(len(data) // len(states), STATE_BYTES)
-    if odd:
-        for row, state in enumerate(states):
-            struct.pack_into("=Q", data, row * (words * STATE_BYTES + odd), state)
-    else:
-        data.cast("B").cast("Q")[::words] = memoryview(states)
-
-
-def read_states(data: HostMemory, rows: int) -> "array[int]":
-    """Read the states of activations of so many rows."""
-    if isinstance(data, SparseBytes):
-        return _named_states(data, rows)
-    words, odd = divmod(len(data) // rows, STATE_BYTES)
-    if odd:
-        return array("Q", (struct.unpack_from("=Q", data, row * (words * STATE_BYTES + odd))[0] for row in range(rows)))
-    return array("Q", data.cast("B").cast("Q")[::words].tobytes())
-
-
-def _named_states(data: SparseBytes, rows: int) -> "array[int]":
-    """The states that are written in sparse memory; 0 in rows where nothing is."""
-    states, row_bytes = array("Q", bytes(rows * STATE_BYTES)), data.nbytes // rows
-    for one in data.copy().extents:
-        first, last = -(-one.start // row_bytes), -(-one.stop // row_bytes)  # the rows that begin in it
-        place = (one.origin - one.start) // row_bytes + first
-        states[first:last] = array("Q", one.content[place * STATE_BYTES : (place + last - first) * STATE_BYTES])
-    return states

@@ -1,21 +1,15 @@
-"""Times of steps: chunks add up to prompts, layers to steps. States lie in activations of any memory."""
-
-from array import array
+"""Times of steps: chunks add up to prompts, layers to steps."""
 
 import pytest
 
 from livescale.services.worker.engine.modelled_steps import (
-    STATE_BYTES,
     embedding_seconds,
     layer_seconds,
-    read_states,
     step_seconds,
     work_of,
-    write_states,
 )
 from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, LayerEntry, ScheduledChunk
 from livescale.shared.model.latency import HEAD_SHARE, Latency, Work
-from livescale.shared.simulation.sparse_memory import SparseKv
 
 LATENCY = Latency(source="made up", prefill=(10.0, 0.1, 1e-5), decode=(20.0, 0.5, 1e-3))
 LAYERS = 4
@@ -63,16 +57,3 @@ def test_a_piece_pays_for_the_layers_that_are_left_of_it() -> None:
 def test_a_request_with_all_layers_behind_it_pays_for_the_head() -> None:
     whole = LATENCY.seconds(work_of([chunk(0, 128)]))
     assert step_seconds(LATENCY, Batch(1, (chunk(0, 128, layer=LAYERS),)), LAYERS) == pytest.approx(HEAD_SHARE * whole)
-
-
-@pytest.mark.parametrize("row_bytes", [STATE_BYTES, 24, 20])
-def test_sparse_activations_have_the_states_that_real_ones_have(row_bytes: int) -> None:
-    real, sent, came = memoryview(bytearray(9 * row_bytes)), SparseKv.of(9 * row_bytes), SparseKv.of(9 * row_bytes)
-    for memory in (real, sent):
-        for rows, states in ((range(5), [1, 2, 3, 4, 5]), (range(5, 8), [6, 7, 8]), (range(2), [11, 12])):
-            write_states(memory[rows.start * row_bytes : rows.stop * row_bytes], array("Q", states))
-    for start in range(0, came.nbytes, 11):  # as pieces of messages do, which begin and end anywhere
-        came[start : start + 11].put(sent[start : start + 11].copy())
-    for rows in (range(9), range(1, 6), range(4, 9), range(3, 4)):
-        part = slice(rows.start * row_bytes, rows.stop * row_bytes)
-        assert read_states(came[part], len(rows)) == read_states(real[part], len(rows))
