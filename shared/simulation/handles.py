@@ -4,9 +4,11 @@ They do what asyncio's own do, but for its debug mode: a simulation makes millio
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 ROUNDING_SECONDS = 1e-9
 
@@ -155,6 +157,24 @@ class MachineTimer:
             tell(self._callback, self._loop, error)
         finally:
             self._loop.at_machine_timer = False
+
+
+class VirtualTask(asyncio.Task[T]):
+    """A task whose place in a set does not depend on where it lies in memory: who cancels a set of tasks, as a group of
+    tasks does, goes through it in the same order in every run."""
+
+    def __init__(
+        self,
+        number: int,
+        work: Coroutine[Any, Any, T],
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None = None,
+    ) -> None:
+        self._number = number
+        super().__init__(work, loop=loop, context=context)
+
+    def __hash__(self) -> int:
+        return self._number
 
 
 def tell(handle: object, loop: TimerLoop, error: BaseException) -> None:

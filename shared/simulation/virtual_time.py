@@ -19,7 +19,15 @@ from itertools import count
 from selectors import BaseSelector
 from typing import Any, TypeVar, TypeVarTuple, cast
 
-from livescale.shared.simulation.handles import MachineTimer, VirtualHandle, VirtualTimer, describe, process_of, tell
+from livescale.shared.simulation.handles import (
+    MachineTimer,
+    VirtualHandle,
+    VirtualTask,
+    VirtualTimer,
+    describe,
+    process_of,
+    tell,
+)
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -70,6 +78,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         super().__init__()
         self.get_debug = bool  # type: ignore[method-assign]  # as the next: without Python, at each future
         self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
+        self.set_task_factory(lambda _, work, **more: VirtualTask(next(self.numbers), work, self, **more))
 
     @property
     def away(self) -> float:
@@ -100,12 +109,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        if self.slept:
-            return self.call_at(self.time() + delay, callback, *args, context=context)
-        timer = VirtualTimer(self.now + delay, callback, args, self, copy_context() if context is None else context)
-        heappush(self._timers, (self.now + delay, next(self.numbers), timer))  # as `call_at`, without a call
-        timer._scheduled = True
-        return timer
+        return self.call_at((self.time() if self.slept else self.now) + delay, callback, *args, context=context)
 
     def call_in_no_process(self, when: float, callback: Callable[[], object]) -> None:
         """Call at this time of the machine, whatever becomes of the process that asks for it."""

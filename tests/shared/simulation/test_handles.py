@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 
 import pytest
 
@@ -84,3 +85,29 @@ def test_a_timer_counts_the_time_of_its_process_though_it_was_set_before_anyone_
         ]
 
     play(main)
+
+
+async def order_of_ends(distance: int) -> list[int]:
+    """The order in which a group cancels its tasks, where so many objects lie in memory between each two of them."""
+    ended, between = list[int](), list[object]()
+
+    async def wait(number: int) -> None:
+        try:
+            await asyncio.sleep(9)
+        finally:
+            ended.append(number)
+
+    with suppress(ExceptionGroup):
+        async with asyncio.TaskGroup() as group:
+            for number in range(20):
+                group.create_task(wait(number))
+                between += [bytearray(100 + 37 * number) for _ in range(distance)]
+            await asyncio.sleep(1)
+            raise RuntimeError
+    return ended
+
+
+def test_tasks_of_a_set_have_an_order_that_does_not_depend_on_memory() -> None:
+    first, *others = [virtual_time.run(order_of_ends(distance)) for distance in (0, 3, 11)]
+    assert others == [first, first]
+    assert sorted(first) == list(range(20))
