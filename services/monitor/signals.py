@@ -175,7 +175,8 @@ class Signals:
         name = entry.spec.name
         known = self._observed.get(name)
         observed = self._look(entry) if known is None or known[0] is not entry else known[1]
-        spare, parked, stale = self._spare(entry, now), self._parked(entry, now), self._staleness(name, now)
+        taken, stale = self._taken(), self._staleness(name, now)
+        spare, parked = self._spare(entry, taken, now), self._parked(entry, taken, now)
         if (spare, parked, stale) != (observed.spare, observed.parked, observed.stale):
             observed = replace(observed, spare=spare, parked=parked, stale=stale)
         self._observed[name] = entry, observed
@@ -266,12 +267,12 @@ class Signals:
         able = {id for record in records if record.state == "draining" for id in record.instances}
         return sum(report.instance in able and report.version == entry.version for report in leaders)
 
-    def _spare(self, entry: ModelEntry, now: float) -> int:
+    def _spare(self, entry: ModelEntry, taken: set[str], now: float) -> int:
         """How many instances can be made of workers that were heard lately, fit, and are in no running plan."""
-        return self._spares.count(entry.rank_bytes, self._taken(), now) // entry.spec.tensor_parallel_size
+        return self._spares.count(entry.rank_bytes, taken, now) // entry.spec.tensor_parallel_size
 
-    def _parked(self, entry: ModelEntry, now: float) -> int:
-        return 0 if entry.version is None else self._spares.count_parked(entry.version, self._taken(), now)
+    def _parked(self, entry: ModelEntry, taken: set[str], now: float) -> int:
+        return 0 if entry.version is None else self._spares.count_parked(entry.version, taken, now)
 
     def _taken(self) -> set[str]:
         """The workers of running plans."""

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heappush
 from math import inf
 from typing import Any
 
@@ -84,8 +83,8 @@ class DelayedDeliveries:
             if ways is not None:
                 ways[listener] = at
                 ways = None
-            if self._is_virtual:  # as its `call_in_no_process`, without a call
-                heappush(self._loop.machine_timers, (at, next(self._loop.numbers), arrive))
+            if self._is_virtual:
+                self._loop.call_in_no_process(at, arrive)
             else:
                 self._loop.call_at(at, arrive)
 

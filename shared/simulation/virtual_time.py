@@ -71,14 +71,14 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.slept = False  # whether any process has been stopped so far
         self.in_threads = 0
         self.at_machine_timer = False
-        self.numbers = count()
+        self._numbers = count()
         self._timers: list[tuple[float, int, Any]] = []  # thousands
         # Few at a time, but nearly all: messages on their way.
-        self.machine_timers: list[tuple[float, int, Callable[[], object]]] = []
+        self._machine_timers: list[tuple[float, int, Callable[[], object]]] = []
         super().__init__()
         self.get_debug = bool  # type: ignore[method-assign]  # as the next: without Python, at each future
         self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
-        self.set_task_factory(lambda _, work, **more: VirtualTask(next(self.numbers), work, self, **more))
+        self.set_task_factory(lambda _, work, **more: VirtualTask(next(self._numbers), work, self, **more))
 
     @property
     def away(self) -> float:
@@ -102,7 +102,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         timer = VirtualTimer(when, callback, args, self, context)
         process = context.get(process_of) if self.slept else None
         at = when if process is None else when + process.away
-        heappush(self._timers, (at, next(self.numbers), timer))  # as `arm`, without a call
+        heappush(self._timers, (at, next(self._numbers), timer))  # as `arm`, without a call
         timer._scheduled = True
         return timer
 
@@ -113,11 +113,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def call_in_no_process(self, when: float, callback: Callable[[], object]) -> None:
         """Call at this time of the machine, whatever becomes of the process that asks for it."""
-        heappush(self.machine_timers, (when, next(self.numbers), callback))
+        heappush(self._machine_timers, (when, next(self._numbers), callback))
 
     def arm(self, timer: VirtualTimer, at: float) -> None:
         """Let a timer fire at this time of the machine."""
-        heappush(self._timers, (at, next(self.numbers), timer))
+        heappush(self._timers, (at, next(self._numbers), timer))
         timer._scheduled = True
 
     def call_soon(
@@ -152,7 +152,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
         This is the turn of every event loop, but that it jumps where they sleep.
         """
-        timers, machine_timers, ready = self._timers, self.machine_timers, self._ready
+        timers, machine_timers, ready = self._timers, self._machine_timers, self._ready
         while True:
             if not ready:
                 self._run_lone()
@@ -187,7 +187,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
         Nearly all turns of a large system are these, and the rest of a turn would be most of what they cost.
         """
-        timers, messages, ready = self._timers, self.machine_timers, self._ready
+        timers, messages, ready = self._timers, self._machine_timers, self._ready
         resolution, limit = self._clock_resolution, self.limit_seconds
         due: Any = None
         try:
@@ -220,7 +220,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def _first(self) -> list[Any]:
         """The heap of the timer that is due first; an empty one where none is set."""
-        timers, machine_timers = self._timers, self.machine_timers
+        timers, machine_timers = self._timers, self._machine_timers
         return machine_timers if machine_timers and not (timers and timers[0] < machine_timers[0]) else timers
 
     def _forget_cancelled(self) -> None:

@@ -252,5 +252,5 @@ async def receive_piece(peer: Peer, number: int, data: memoryview) -> memoryview
     is damaged."""
     await peer.receive(tag(DATA, number), Buffer(data), timeout=SILENT_SECONDS)
     if not has_digest(data):
-        raise LinkError(f"a piece of {data.nbytes} bytes arrived damaged, its checksum is another")
+        raise LinkError(f"a piece of {data.nbytes - SPARE_BYTES} bytes arrived damaged, its checksum is another")
     return data[:-SPARE_BYTES]

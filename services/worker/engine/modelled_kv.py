@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from livescale.services.worker.engine.modelled_steps import INVERSE, MASK, MOST_TOKENS, STATE_BYTES, follows
+from livescale.services.worker.engine.modelled_steps import STATE_BYTES, follows
 
 
 @dataclass(eq=False, slots=True)
@@ -223,7 +223,7 @@ def in_sequence(states: "array[int]") -> Iterator[tuple[int, "array[int]"]]:
     """Cut states into parts that follow each other, each with its place; without zeros, which stand for nothing."""
     start = 0
     for stop, (before, after) in enumerate(pairwise(states), 1):
-        if not before or not 0 < (after * INVERSE & MASK) ^ before <= MOST_TOKENS:  # `follows`, for each row of prompts
+        if not before or not follows(before, after):
             if states[start]:
                 yield start, states[start:stop]
             start = stop
