@@ -30,7 +30,7 @@ from livescale.services.host.read_before import (
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import DType, KvCacheDType, Layout, Manifest
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config, resolve_model_path
-from livescale.shared.process.spans import TimedSpan
+from livescale.shared.process.otlp import TimedSpan
 
 FREE_SHARE = 0.1  # share of a file system that packed forms leave free
 

@@ -10,8 +10,7 @@ from opentelemetry.trace import Span
 
 from livescale.shared.messages.scaling import Phase, ScaleRecord
 from livescale.shared.messages.transfers import Flow
-from livescale.shared.process.otlp import SpanWriter, traceparent
-from livescale.shared.process.spans import Attribute, Moment, TimedSpan, scale_traceparent
+from livescale.shared.process.otlp import Attribute, Moment, SpanWriter, TimedSpan, scale_traceparent, traceparent
 
 MOST_FLOWS = 256  # that are shown as spans
 

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 
 from livescale.services.router.effects import AdmitTo, FinishRequest
 from livescale.shared.messages.membership import QueueLoad
-from livescale.shared.process.otlp import SpanWriter
-from livescale.shared.process.spans import Attribute, TimedSpan, request_attributes, scale_traceparent
+from livescale.shared.process.otlp import Attribute, SpanWriter, TimedSpan, request_attributes, scale_traceparent
 from livescale.shared.process.telemetry import Telemetry
 
 DECISION_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1)

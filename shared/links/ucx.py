@@ -5,6 +5,9 @@ does not know the secret matches no receive and is sent nothing.
 
 What a channel leaves quiet and unbroken is kept for the next one to the same process, as an endpoint that is new takes
 a handshake. No endpoint ever has two channels, so what breaks one leaves the others alone.
+
+An address of a link is the kind of its memory, a checksum, the mark of the process, and the address of its UCX worker.
+What way parameters take depends on both ends' memory, and on whether each can read the other's.
 """
 
 import asyncio
@@ -15,7 +18,8 @@ from ucxx._lib.arr import Array
 from ucxx.exceptions import UCXError
 
 from livescale.shared.links.contract import LinkError
-from livescale.shared.links.ucx_address import link_address, memory_at, readable_memory, worker_address
+from livescale.shared.links.link_path import MemoryKind
+from livescale.shared.links.process_memory import MARK, ProcessMark, ProcessMemory
 from livescale.shared.links.ucx_engine import UcxEngine
 from livescale.shared.links.ucx_kept import (
     AGAIN,
@@ -31,6 +35,46 @@ from livescale.shared.links.ucx_kept import (
     UcxEndpoint,
 )
 from livescale.shared.links.ucx_peer import EndpointClosed, UcxPeer
+
+SCHEMES: dict[MemoryKind, bytes] = {"host": b"ucx:host:", "pinned": b"ucx:pinned:", "cuda": b"ucx:cuda:"}
+DIGEST_BYTES = 8
+
+
+def link_address(worker: bytes, memory: MemoryKind, mark: ProcessMark) -> bytes:
+    """The address of a link whose UCX worker has the address `worker`, in the process with this mark."""
+    rest = mark.pack() + worker
+    return SCHEMES[memory] + xxhash.xxh3_64_digest(rest) + rest
+
+
+def worker_address(address: bytes) -> bytes:
+    """The address of the UCX worker in a link's address. Raises LinkError."""
+    return _rest(address)[MARK.size :]
+
+
+def memory_at(address: bytes) -> MemoryKind:
+    """What the process at this address keeps parameters in. Raises LinkError."""
+    for memory, scheme in SCHEMES.items():
+        if address.startswith(scheme):
+            return memory
+    raise LinkError(f"connect: {address[:16]!r}... is not the address of a UCX link")
+
+
+def readable_memory(mine: bytes, theirs: bytes) -> ProcessMemory | None:
+    """The memory of the process at the address `theirs`; None where it is not copied from by the process at `mine`, nor
+    the other way round. Raises LinkError."""
+    if "cuda" in (memory_at(mine), memory_at(theirs)):
+        return None
+    return ProcessMemory.of(*(ProcessMark.unpack(_rest(address)[: MARK.size]) for address in (mine, theirs)))
+
+
+def _rest(address: bytes) -> bytes:
+    """All behind the checksum. Raises LinkError for a damaged address, which UCX would not notice."""
+    checked = address.removeprefix(SCHEMES[memory_at(address)])
+    digest, rest = checked[:DIGEST_BYTES], checked[DIGEST_BYTES:]
+    if xxhash.xxh3_64_digest(rest) != digest or len(rest) < MARK.size:
+        raise LinkError(f"connect: {address[:16]!r}... is a damaged address")
+    return rest
+
 
 MOST_NUMBERS = 1024  # only for channels that were greeted, as any process can say hello
 ANSWER_SECONDS = 0.5  # then a new endpoint shows whether the process is there

@@ -1,13 +1,17 @@
 """What leaves a process by OTLP: spans, and OpenTelemetry's metrics, where the environment names a collector.
 
+What happened is noted as it happens, in a `TimedSpan`, which is written when it is over. A caller is named by its W3C
+traceparent, a text: it travels in messages, and is kept where nothing else of OpenTelemetry is known.
+
 The SDK sends on threads of its own, from queues that are bounded, so that a collector that is slow or dead delays
 nobody. It is imported only where it is used: it takes a fifth of a second.
 """
 
+import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from opentelemetry import trace
@@ -16,12 +20,52 @@ from opentelemetry.metrics import Meter
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from livescale.shared.process.spans import TimedSpan
-
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+
+
+Attribute = str | bool | int | float | list[str]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Something that happened within a span, `at` so many seconds since the epoch."""
+
+    name: str
+    at: float
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TimedSpan:
+    """A span from `start` to `end`, in seconds since the epoch. `error` says in a word why it failed.
+
+    `links` are traceparents of spans of other traces. Attributes that are None are left out.
+    """
+
+    name: str
+    start: float
+    end: float
+    attributes: Mapping[str, Attribute | None] = field(default_factory=dict)
+    moments: tuple[Moment, ...] = ()
+    links: tuple[str, ...] = ()
+    children: "tuple[TimedSpan, ...]" = ()
+    error: str | None = None
+
+
+def request_attributes(request_id: str, model: str) -> dict[str, Attribute | None]:
+    """The attributes by which the spans of a request are found, in whichever process they were made."""
+    return {"livescale.request.id": request_id, "gen_ai.request.model": model}
+
+
+def scale_traceparent(scale_id: str) -> str:
+    """The traceparent of a scale's span. It is made of the scale's id, so that every process knows it, and a planner
+    that takes over goes on with it."""
+    digest = hashlib.blake2b(scale_id.encode(), digest_size=24).hexdigest()
+    return f"00-{digest[:32]}-{digest[32:]}-01"
+
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 NAME = "livescale"

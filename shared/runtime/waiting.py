@@ -1,5 +1,5 @@
-"""What tasks wait for: a change by another task, a block that becomes ready, their turn, or several coroutines that
-succeed or fail as one.
+"""What tasks wait for: a change by another task, a block that becomes ready, their turn, several coroutines that
+succeed or fail as one, or a deadline that moves.
 
 Where a schedule has steps, all the flows of a sender together send one block in each (LambdaScale 4.2).
 """
@@ -7,7 +7,8 @@ Where a schedule has steps, all the flows of a sender together send one block in
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Iterable
-from typing import TypeVar
+from types import TracebackType
+from typing import Self, TypeVar
 
 
 class Changes:
@@ -99,3 +100,62 @@ async def together(*work: Coroutine[None, None, T]) -> list[T]:
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
     return [task.result() for task in running]
+
+
+class MovingDeadline:
+    """A time limit on what runs within it, as `asyncio.timeout_at` has one: at `due` the task is cancelled, and
+    TimeoutError raised. There is none while `due` is None.
+
+    A timer is set anew once it fires, not at every move: those are many, and each would cost more than the event that
+    it is for.
+    """
+
+    def __init__(self, due: float | None = None) -> None:
+        self._due = due
+        self._expired = False
+        self._timer: asyncio.Handle | None = None  # uvloop has no timer for what is due within half a millisecond
+        self._looks_at = 0.0  # when it fires
+        self._task: asyncio.Task[object] | None = None
+        self._cancelling = 0  # requests to cancel the task that were there before
+
+    def move(self, due: float | None) -> None:
+        """Have the time end at `due`, in the loop's time. One that has ended stays so."""
+        self._due = due
+        if due is not None and (self._timer is None or due < self._looks_at):
+            self._arm(due)
+
+    def _arm(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._expired:
+            self._timer, self._looks_at = asyncio.get_running_loop().call_at(due, self._look), due
+
+    def _look(self) -> None:
+        """End the time, unless it has been moved since the timer was set."""
+        assert self._task is not None
+        self._timer = None
+        if self._due is None:
+            return
+        if self._due > self._looks_at:
+            self._arm(self._due)
+        else:
+            self._expired = True
+            self._task.cancel()
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.current_task()
+        assert self._task is not None, "a coroutine runs in a task"
+        self._cancelling = self._task.cancelling()
+        self.move(self._due)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        # The task may have been cancelled from outside as well; then the cancellation goes on.
+        if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error

@@ -16,11 +16,9 @@ from livescale.shared.links.link_path import MAPPED, LinkPath
 from livescale.shared.memory.segment import Segment
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Inflow
-from livescale.shared.runtime.moving_deadline import MovingDeadline
-from livescale.shared.runtime.waiting import together
-from livescale.shared.transfer.arrivals import ChunkArrivals
+from livescale.shared.runtime.waiting import MovingDeadline, together
+from livescale.shared.transfer.arrivals import BlockDigest, ChunkArrivals
 from livescale.shared.transfer.chunks import Chunk, select
-from livescale.shared.transfer.digests import BlockDigest
 from livescale.shared.transfer.flow_end import (
     LONG_SECONDS,
     TOLD,

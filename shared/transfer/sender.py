@@ -12,12 +12,10 @@ import structlog
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.links.contract import Buffer, Link, LinkError, Views
 from livescale.shared.messages.transfers import Send
-from livescale.shared.process.otlp import SpanWriter
+from livescale.shared.process.otlp import SpanWriter, TimedSpan
 from livescale.shared.process.run import World
-from livescale.shared.process.spans import TimedSpan
 from livescale.shared.runtime.clock import Clock
-from livescale.shared.runtime.moving_deadline import MovingDeadline
-from livescale.shared.runtime.waiting import BlocksLost, Turns, together
+from livescale.shared.runtime.waiting import BlocksLost, MovingDeadline, Turns, together
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import (
     TOLD,

@@ -5,7 +5,7 @@ from opentelemetry.trace import StatusCode
 
 from livescale.services.planner.spans import ScaleSpans, scale_span
 from livescale.shared.messages.scaling import Phase, ScaleRecord
-from livescale.shared.process.spans import scale_traceparent
+from livescale.shared.process.otlp import scale_traceparent
 from livescale.shared.process.telemetry import Telemetry
 from tests.planner.samples import acknowledge, block_ready, decision, scale_out, transfer
 from tests.spans import CALLER, context_of, seconds, traced

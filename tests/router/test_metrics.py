@@ -4,8 +4,7 @@ from opentelemetry.trace import StatusCode
 
 from livescale.services.router.effects import AdmitTo, FinishRequest
 from livescale.services.router.metrics import RouterSpans
-from livescale.shared.process.otlp import span_context
-from livescale.shared.process.spans import scale_traceparent
+from livescale.shared.process.otlp import scale_traceparent, span_context
 from livescale.shared.process.telemetry import Telemetry
 from tests.router.examples import NOW, hear, policy, report, request
 from tests.spans import CALLER, seconds, trace_id, traced

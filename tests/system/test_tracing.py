@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import aiohttp
 import pytest
 
-from livescale.shared.process.spans import scale_traceparent
+from livescale.shared.process.otlp import scale_traceparent
 from tests.collector import Collector, SeenSpan, collecting
 from tests.system.conftest import System, started
 from tests.system.scaling import PATIENCE_SECONDS, ScalingSystem, targets, watching

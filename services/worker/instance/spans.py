@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from livescale.shared.messages.requests import FinishReason, Submit
 from livescale.shared.messages.transfers import Load
-from livescale.shared.process.otlp import SpanWriter
-from livescale.shared.process.spans import Attribute, Moment, TimedSpan, request_attributes
+from livescale.shared.process.otlp import Attribute, Moment, SpanWriter, TimedSpan, request_attributes
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import Clock
 

@@ -142,8 +142,7 @@ async def test_the_oldest_of_too_many_strangers_goes(monkeypatch: pytest.MonkeyP
 async def test_garbage_on_the_control_tag_closes_nobodys_channel() -> None:
     from ucxx._lib.arr import Array
 
-    from livescale.shared.links.ucx import UcxLink
-    from livescale.shared.links.ucx_address import worker_address
+    from livescale.shared.links.ucx import UcxLink, worker_address
     from livescale.shared.links.ucx_kept import CONTROL, GOODBYE, WORD
 
     a, b, stranger = [await UcxLink.open("127.0.0.1") for _ in range(3)]

@@ -4,7 +4,7 @@ import pytest
 
 from livescale.shared.links.contract import LinkError
 from livescale.shared.links.open import open_link
-from livescale.shared.links.ucx_address import memory_at
+from livescale.shared.links.ucx import memory_at
 from livescale.shared.links.ucx_engine import check_reach
 from livescale.shared.runtime.settings import LinkSettings
 

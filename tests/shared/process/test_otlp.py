@@ -7,11 +7,32 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from livescale.shared.process.otlp import Otlp, is_wanted, span_context, traceparent
-from livescale.shared.process.spans import Moment, TimedSpan, scale_traceparent
+from livescale.shared.process.otlp import (
+    Moment,
+    Otlp,
+    TimedSpan,
+    is_wanted,
+    scale_traceparent,
+    span_context,
+    traceparent,
+)
 from livescale.shared.process.telemetry import Telemetry
 from tests.collector import collecting
 from tests.spans import CALLER, UNSAMPLED, context_of, seconds, trace_id
+
+
+def test_a_scale_s_span_has_the_same_ids_wherever_they_are_made() -> None:
+    first, again = span_context(scale_traceparent("scale-1")), span_context(scale_traceparent("scale-1"))
+    assert first.is_valid
+    assert first.trace_flags.sampled
+    assert (first.trace_id, first.span_id) == (again.trace_id, again.span_id)
+
+
+def test_two_scales_are_two_traces() -> None:
+    one, other = span_context(scale_traceparent("scale-1")), span_context(scale_traceparent("scale-2"))
+    assert one.trace_id != other.trace_id
+    assert one.span_id != other.span_id
+
 
 WORK = TimedSpan(
     "work",

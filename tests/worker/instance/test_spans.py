@@ -15,7 +15,7 @@ from livescale.services.worker.instance.spans import (
 from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk
 from livescale.shared.messages.requests import FinishReason, Submit, Tokens
 from livescale.shared.messages.transfers import Load
-from livescale.shared.process.spans import scale_traceparent
+from livescale.shared.process.otlp import scale_traceparent
 from livescale.shared.process.telemetry import Telemetry
 from tests.control.fakes import manifest
 from tests.spans import CALLER, UNSAMPLED, seconds, trace_id, traced
