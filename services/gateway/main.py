@@ -3,25 +3,17 @@
 import asyncio
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
-import msgspec
-import structlog
 
 from livescale.services.gateway.access import BadKeys, Guard, Keyring, read_keys
 from livescale.services.gateway.app import make_app
-from livescale.services.gateway.endpoints import open_endpoints
+from livescale.services.gateway.endpoints import Endpoints, open_endpoints
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.models import RegisteredModels
-from livescale.services.gateway.probes import Probes
-from livescale.services.gateway.server import Server, allow_connections, is_loopback, listen, url_of
+from livescale.services.gateway.server import Server, allow_connections, is_loopback, listen, say_ready, url_of
 from livescale.services.gateway.settings import GatewaySettings
 from livescale.services.gateway.streams import Backend, HeldRequests, Peers, RequestStreams
 from livescale.services.gateway.vocabularies import Vocabularies
 from livescale.shared.process.run import World, run_process
-from livescale.shared.runtime.files import write_atomically
-
-log = structlog.get_logger()
 
 
 class Gateway:
@@ -35,7 +27,7 @@ class Gateway:
         id = world.info.id
         self._streams = RequestStreams(world.bus, id, self._metrics, settings.max_requests, settings.stream_queue)
         self._membership = world.membership("gateway")
-        self._probes: Probes | None = None
+        self._endpoints: Endpoints | None = None
         self.url = ""
 
     async def run(self) -> None:
@@ -52,7 +44,7 @@ class Gateway:
                 open_endpoints(world, settings, backend, models, executor) as endpoints,
                 asyncio.TaskGroup() as group,
             ):
-                self._probes = endpoints.probes
+                self._endpoints = endpoints
                 app = make_app(endpoints.operations, guard, world.ids, metrics, settings.allowed_origins)
                 await Vocabularies(models, executor).serve(world.bus, world.info)
                 group.create_task(self._streams.run(arriving), name="tokens")
@@ -60,22 +52,17 @@ class Gateway:
                 group.create_task(models.run(), name="models")
                 group.create_task(endpoints.responses.run(), name="responses")
                 group.create_task(self._membership.run(), name="membership")
-                self._say_ready(url_of(bound))
+                self.url = url_of(bound)
+                say_ready(self.url, settings.ready_file)
                 group.create_task(endpoints.processes.prepare(), name="beside")
                 # The server is not a task of the group: it ends its requests while tokens still arrive.
                 await Server(app, bound, settings.shutdown_grace_s, settings.unread_timeout_s).run()
 
     async def why_not_ready(self) -> str | None:
         """Why it does not serve its role just now; None where it does."""
-        if self._probes is None or not self.url:
+        if self._endpoints is None or not self.url:
             return "it does not listen yet"
-        return await self._probes.why_unavailable() or await self._membership.why_not_ready()
-
-    def _say_ready(self, url: str) -> None:
-        self.url = url
-        if self._settings.ready_file:
-            write_atomically(Path(self._settings.ready_file), msgspec.json.encode({"url": url}))
-        log.info("gateway_listening", url=url)
+        return await self._endpoints.probes.why_unavailable() or await self._membership.why_not_ready()
 
 
 def main(settings: GatewaySettings) -> None:

@@ -10,8 +10,10 @@ import msgspec
 from livescale.services.gateway.envelope import joined
 from livescale.services.gateway.output import Output, StopReason, TextPiece
 from livescale.services.gateway.progress import Fresh
-from livescale.services.gateway.tool_calls.machine import Machine
-from livescale.services.gateway.tool_calls.message import Delta
+from livescale.services.gateway.structured_options import Constraint
+from livescale.services.gateway.tool_calls.formats import OPENED
+from livescale.services.gateway.tool_calls.machine import Format, Machine, markers
+from livescale.services.gateway.tool_calls.message import Calls, Delta, ParameterTypes
 
 SHORT_ID = 9  # what Mistral's templates take
 
@@ -100,3 +102,36 @@ def call_ids(origin: str, prompt: Sequence[int], choice: int, *, short: bool) ->
         return digest.hexdigest()[:SHORT_ID] if short else f"call_{digest.hexdigest()}"
 
     return call_id
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The formats by which answers are read, one after the other. `types` are those of the tools' parameters. The
+    prompt may have `opened` the reasoning. Ids of calls are made from `origin`.
+
+    Where the client names a tool, its answers are the arguments of the tool `named`. Where answers are held to a form
+    there is a `grammar`, and the `constraint` by which it is tried.
+    """
+
+    formats: tuple[Format, ...]
+    types: ParameterTypes
+    telling: Telling
+    origin: str
+    opened: bool = False
+    short_ids: bool = False
+    named: str = ""
+    constraint: Constraint | None = None
+    grammar: str = ""
+
+    @property
+    def markers(self) -> frozenset[str]:
+        """Return the texts that begin or end parts in any format of the request's model."""
+        return frozenset().union(*map(markers, self.formats))
+
+    def output(self, text: Output, prompt: Sequence[int], choice: int) -> ParsedOutput:
+        """Make the reader of one choice of the answer."""
+        ids = call_ids(self.origin, prompt, choice, short=self.short_ids)
+        machines = [Machine(format, Calls(self.types, ids, self.named)) for format in self.formats]
+        if self.opened:
+            machines[0].state = OPENED
+        return ParsedOutput(text, machines, self.telling)

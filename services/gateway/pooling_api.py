@@ -39,7 +39,6 @@ from livescale.services.gateway.pooling_shapes import (
     Texts,
 )
 from livescale.services.gateway.responses import json_answer, while_connected
-from livescale.services.gateway.submission import split_prompts
 from livescale.services.gateway.vectors import (
     Floats,
     cosine,
@@ -50,7 +49,6 @@ from livescale.services.gateway.vectors import (
     verdict,
     written,
 )
-from livescale.shared.messages.images import Images
 from livescale.shared.messages.requests import Sampling
 
 MOST_INPUTS = 2_048  # OpenAI's limit
@@ -141,23 +139,19 @@ class PoolingApi:
         return parse_body(await read_body(request, self.max_body_bytes), type)
 
     async def _classified(self, asked: Asked, body: ClassifyRequest) -> tuple[list[Floats], PoolingUsage]:
-        images = asked.text.use.images
-        if images is not None:
-            return await self._images(asked, images, *image_urls(body))
+        if asked.text.use.images is not None:
+            return await self._images(asked, *image_urls(body))
         if body.input is None or body.messages is not None:
             raise bad_request("This model takes texts; give them in 'input', and no 'messages'.", "input")
         return await self._inputs(asked, body.input)
 
-    async def _images(
-        self, asked: Asked, images: Images, urls: list[str], param: str
-    ) -> tuple[list[Floats], PoolingUsage]:
-        pixels = await self.prompts.pixels(asked, images, urls, param)
-        rows = [[0] * images.rows] * len(urls)
+    async def _images(self, asked: Asked, urls: list[str], param: str) -> tuple[list[Floats], PoolingUsage]:
+        rows, pixels = await self.prompts.images(asked, urls, param)
         told = await self.pooling.make(asked, rows, [VECTOR] * len(urls), pixels)
         return [vector_of(one) for one in told], usage_of(rows)
 
     async def _inputs(self, asked: Asked, given: Texts) -> tuple[list[Floats], PoolingUsage]:
-        texts = [await self.prompts.encode(asked, one, "input") for one in split_prompts(given, MOST_INPUTS, "input")]
+        texts = await self.prompts.encode_all(asked, given, MOST_INPUTS, "input")
         told = await self.pooling.make(asked, texts, [VECTOR] * len(texts))
         return [vector_of(one) for one in told], usage_of(texts)
 

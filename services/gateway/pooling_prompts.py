@@ -11,9 +11,9 @@ from livescale.services.gateway.checks import check_token_ids
 from livescale.services.gateway.errors import bad_request, too_long, wrong_use
 from livescale.services.gateway.image_decoder import ImageDecoder
 from livescale.services.gateway.models import RegisteredModels, context_tokens
-from livescale.services.gateway.pooling_shapes import PoolingOptions
+from livescale.services.gateway.pooling_shapes import PoolingOptions, Texts
 from livescale.services.gateway.settings import GatewaySettings
-from livescale.shared.messages.images import Images
+from livescale.services.gateway.submission import split_prompts
 from livescale.shared.runtime.clock import Clock, Ids
 
 
@@ -54,6 +54,10 @@ class PoolingPrompts:
         context = context_tokens(entry)
         return Asked(request, request.state.visit, body, entry.spec.name, text, context, id, wall, deadline)
 
+    async def encode_all(self, asked: Asked, given: Texts, most: int, param: str) -> list[list[int]]:
+        """The tokens of each text, cut where the body asks for it. There may be `most` texts."""
+        return [await self.encode(asked, one, param) for one in split_prompts(given, most, param)]
+
     async def encode(self, asked: Asked, one: str | list[int], param: str) -> list[int]:
         """The tokens of one text, cut where the body asks for it."""
         body = asked.body
@@ -79,12 +83,14 @@ class PoolingPrompts:
             )
         return tokens
 
-    async def pixels(self, asked: Asked, images: Images, urls: Sequence[str], param: str) -> list[bytes]:
-        """The pixels of images in data URLs, as the model takes them. Raises ApiError 400 and 413."""
+    async def images(self, asked: Asked, urls: Sequence[str], param: str) -> tuple[list[list[int]], list[bytes]]:
+        """The rows and the pixels of images in data URLs, as the model takes them. Raises ApiError 400 and 413."""
+        images = asked.text.use.images
+        assert images is not None, f"{asked.name} takes texts"
         if images.rows > asked.context:
             raise too_long(
                 f"An image has {images.rows} tokens, and requests to this model have at most {asked.context}; raise "
                 "its max_model_len.",
                 param,
             )
-        return [await self.decoder.decode(url, images, param) for url in urls]
+        return [[0] * images.rows] * len(urls), [await self.decoder.decode(url, images, param) for url in urls]

@@ -1,14 +1,12 @@
 """How the answers of one chat are read: which formats its model writes, what form they are held to, and what the client
 is told of them. Pure."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from livescale.services.gateway.bodies import ChatRequest
 from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.errors import bad_request
-from livescale.services.gateway.output import Output
-from livescale.services.gateway.parsed_output import ParsedOutput, Telling, call_ids
+from livescale.services.gateway.parsed_output import Reading, Telling
 from livescale.services.gateway.structured_options import Constraint, check_company, constraint_of
 from livescale.services.gateway.tool_calls.formats import (
     ARGUMENTS,
@@ -23,44 +21,10 @@ from livescale.services.gateway.tool_calls.formats import (
     calls_of_template,
     reasoning_of_template,
 )
-from livescale.services.gateway.tool_calls.machine import Blanks, Format, Machine, markers
-from livescale.services.gateway.tool_calls.message import Calls, ParameterTypes
+from livescale.services.gateway.tool_calls.machine import Blanks, Format
 from livescale.services.gateway.tool_grammars import MARKERS, Thoughts, ToolGrammars
 from livescale.services.gateway.tools import NamedTool, Tool, parameter_types
 from livescale.shared.messages.model_spec import ModelSpec
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The formats by which answers are read, one after the other. `types` are those of the tools' parameters. The
-    prompt may have `opened` the reasoning. Ids of calls are made from `origin`.
-
-    Where the client names a tool, its answers are the arguments of the tool `named`. Where answers are held to a form
-    there is a `grammar`, and the `constraint` by which it is tried.
-    """
-
-    formats: tuple[Format, ...]
-    types: ParameterTypes
-    telling: Telling
-    origin: str
-    opened: bool = False
-    short_ids: bool = False
-    named: str = ""
-    constraint: Constraint | None = None
-    grammar: str = ""
-
-    @property
-    def markers(self) -> frozenset[str]:
-        """Return the texts that begin or end parts in any format of the request's model."""
-        return frozenset().union(*map(markers, self.formats))
-
-    def output(self, text: Output, prompt: Sequence[int], choice: int) -> ParsedOutput:
-        """Make the reader of one choice of the answer."""
-        ids = call_ids(self.origin, prompt, choice, short=self.short_ids)
-        machines = [Machine(format, Calls(self.types, ids, self.named)) for format in self.formats]
-        if self.opened:
-            machines[0].state = OPENED
-        return ParsedOutput(text, machines, self.telling)
 
 
 def reading_of(body: ChatRequest, spec: ModelSpec, text: CheckpointText, origin: str, prompt: str) -> Reading | None:

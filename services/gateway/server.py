@@ -9,12 +9,16 @@ import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+import msgspec
+import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
 from livescale.services.gateway.protocol import LimitedHttp
 from livescale.shared.process.run import Ends
+from livescale.shared.runtime.files import write_atomically
 
 CLEANUP_SECONDS = 1.0
 BACKLOG = 2048
@@ -24,6 +28,8 @@ SEND_BUFFER_BYTES = 128 * 1024
 # Longer than clients and proxies keep a connection for reuse (5 to 60 s). The side that sends the next request must be
 # the one that closes, or its request may meet a connection that is just being closed.
 KEEP_ALIVE_SECONDS = 75
+
+log = structlog.get_logger()
 
 
 def allow_connections() -> int:
@@ -69,6 +75,13 @@ def url_of(bound: socket.socket) -> str:
 def is_loopback(bound: socket.socket) -> bool:
     """Whether only this machine can reach the socket."""
     return ipaddress.ip_address(bound.getsockname()[0]).is_loopback
+
+
+def say_ready(url: str, file: str) -> None:
+    """Tell the log that the gateway listens at `url`, and whoever reads `file`, if one is named."""
+    if file:
+        write_atomically(Path(file), msgspec.json.encode({"url": url}))
+    log.info("gateway_listening", url=url)
 
 
 class Server:

@@ -24,7 +24,7 @@ from livescale.services.gateway.checks import check_choices, check_named, check_
 from livescale.services.gateway.errors import bad_request, too_long
 from livescale.services.gateway.models import Served
 from livescale.services.gateway.output import Decode, Output, TextEnds, TextOutput
-from livescale.services.gateway.reading import Reading
+from livescale.services.gateway.parsed_output import Reading
 from livescale.services.gateway.sampling_options import RepetitionOutput, stop_strings
 from livescale.shared.messages.requests import PromptLogprobs, Sampling, Submit
 
