@@ -35,9 +35,8 @@ from livescale.shared.messages.parameters import Block, DType, KvCacheDType, Lay
 from livescale.shared.model.architectures import architecture_of
 from livescale.shared.model.block_layout import BlockLayout, block_layouts, check_dtype, tensor_bytes
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config
-from livescale.shared.model.declaration.experts import each_name
 from livescale.shared.model.declaration.tensors import EMBEDDING, HEAD, Cut, Source, model_parameters
-from livescale.shared.model.sharding import ShardSlice, check_shards, experts_of, find_shard_slice
+from livescale.shared.model.sharding import ShardSlice, check_shards, find_shard_slice, stored_names
 
 # Fields of a configuration that came after models were stored, and what they are where they say nothing.
 LATER: dict[str, object] = {
@@ -134,7 +133,7 @@ class Checkpoint:
             into[end : tensor.offset] = bytes(tensor.offset - end)
             end = tensor.offset + tensor_bytes(tensor, self.dtype)
             cut = find_shard_slice(self.cuts[tensor.name], self.config, shard, self.shards)
-            names = each_name(tensor.name, experts_of(self.config, shard, self.shards))
+            names = stored_names(tensor.name, self.config, shard, self.shards)
             size = (end - tensor.offset) // len(names)
             for start, name in zip(range(tensor.offset, end, size), names, strict=True):
                 self._read_part(name, tensor, cut, into[start : start + size])
@@ -166,7 +165,7 @@ class Checkpoint:
         assert self.quantized is not None
         assert tensor.packing is not None
         cut = find_shard_slice(self.cuts[tensor.name], self.config, shard, self.shards)
-        names = each_name(tensor.name, experts_of(self.config, shard, self.shards))
+        names = stored_names(tensor.name, self.config, shard, self.shards)
         size = into.nbytes // len(names)
         for start, name in zip(range(0, into.nbytes, size), names, strict=True):
             part = into[start : start + size]

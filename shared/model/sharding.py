@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from livescale.shared.messages.layers import Experts
 from livescale.shared.messages.parameters import ModelConfig
+from livescale.shared.model.declaration.experts import each_name
 from livescale.shared.model.declaration.tensors import Cut
 
 MOST_SHARDS = 64
@@ -55,6 +56,11 @@ def shard_config(config: ModelConfig, shard: int, shards: int) -> ModelConfig:
 def experts_of(config: ModelConfig, shard: int, shards: int) -> range:
     """The experts of this rank, counted as in the whole model."""
     return range(0) if config.experts is None else _experts_of(config.experts, shard, shards).here
+
+
+def stored_names(name: str, config: ModelConfig, shard: int, shards: int) -> list[str]:
+    """The names by which a checkpoint has what this rank holds of a tensor: one for each of its experts."""
+    return each_name(name, experts_of(config, shard, shards))
 
 
 def _experts_of(experts: Experts, shard: int, shards: int) -> Experts:

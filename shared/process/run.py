@@ -32,8 +32,7 @@ from livescale.shared.messages.membership import AskMetrics, MetricsText, Report
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.system_port import CannotListen, SystemPort, announced, listen, write_address
 from livescale.shared.process.telemetry import Telemetry, configure_logging
-from livescale.shared.runtime.clock import Clock, Ids, RandomIds, RunningClock
-from livescale.shared.runtime.running_loop import RunningLoop
+from livescale.shared.runtime.clock import Clock, Ids, RandomIds, RunningClock, RunningLoop
 from livescale.shared.runtime.settings import ProcessSettings
 from livescale.shared.subjects import METRICS
 

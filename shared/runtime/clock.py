@@ -1,11 +1,28 @@
-"""The clock and fresh ids, which actors get from outside so that tests can replace them."""
+"""The clock and fresh ids, which actors get from outside so that tests can replace them, and the event loop of every
+process: uvloop, with timers in running time.
+
+Running time is how long a process has been awake, from readings of the machine's clock. A process sleeps when it is
+stopped, or when the machine's CPU is taken away: the clock goes on, but the process hears nothing. Peers that seemed
+silent meanwhile are not at fault, so timeouts count the running time of the process that waits. Running time follows
+the clock, but advances by at most `MOST_SECONDS` from one tick to the next.
+
+After a sleep, all timers of an ordinary loop are due before any message that arrived meanwhile is read: every deadline
+passes, and every peer seems silent. Here they are due only once the process has been awake for that long. This holds
+for all timers: `asyncio.timeout`, `asyncio.sleep` and libraries.
+"""
 
 import asyncio
 import os
 import secrets
 import time
 from collections import Counter
-from typing import Protocol
+from collections.abc import Callable
+from contextvars import Context
+from time import monotonic
+from typing import Any, Protocol, TypeVarTuple, cast
+
+import structlog
+import uvloop
 
 ID_BYTES = 6
 
@@ -97,3 +114,133 @@ class CountedIds:
 
     def secret(self) -> bytes:
         return self.new("secret").encode()
+
+
+TICK_SECONDS = 0.1
+MOST_SECONDS = 0.25  # ticks are late on a busy machine
+
+Ts = TypeVarTuple("Ts")
+
+EARLY_SECONDS = 0.002  # libuv counts in milliseconds
+TOLD_SECONDS = 0.5  # a shorter sleep is nothing to tell of
+
+log = structlog.get_logger()
+
+
+class RunningTime:
+    """Computes running time. Call `tick` every `TICK_SECONDS`. `at` never goes back, and any thread may call it.
+
+    `bounds`: the latest reading of the machine's clock that counts before the next tick, and the seconds slept so far.
+    Running time is a reading, but at most the first, less the second.
+    """
+
+    def __init__(self, reading: float) -> None:
+        self.bounds = reading + MOST_SECONDS, 0.0  # both in one: another thread reads them together
+
+    @property
+    def away(self) -> float:
+        """Seconds slept since this object was made."""
+        return self.bounds[1]
+
+    def at(self, reading: float) -> float:
+        latest, away = self.bounds
+        return (reading if reading < latest else latest) - away
+
+    def tick(self, reading: float) -> float:
+        """Take a reading of the machine's clock; the seconds slept since the tick before."""
+        latest, away = self.bounds
+        slept = max(0.0, reading - latest)
+        self.bounds = reading + MOST_SECONDS, away + slept
+        return slept
+
+
+class RunningTimer:
+    """A timer in running time, with the methods of an `asyncio.TimerHandle`, which takes longer to make.
+
+    `arm` sets a timer of the machine's clock, which is always the one behind this one.
+    """
+
+    __slots__ = ("_args", "_armed", "_callback", "_context", "_loop", "_when")
+
+    def __init__(
+        self,
+        loop: "RunningLoop",
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: Context | None,
+    ) -> None:
+        self._loop = loop
+        self._when = when
+        self._callback = callback
+        self._args = args
+        self._context = context
+
+    def when(self) -> float:
+        """The running time at which it fires."""
+        return self._when
+
+    def cancel(self) -> None:
+        self._armed.cancel()
+
+    def cancelled(self) -> bool:
+        return self._armed.cancelled()
+
+    def arm(self, delay: float) -> None:
+        """Look after `delay` seconds of the machine's clock whether it is due."""
+        self._armed = self._loop.call_by_machine(delay, self._due, self._context)
+
+    def _due(self) -> None:
+        left = self._when - self._loop.time()
+        if left > EARLY_SECONDS:
+            self.arm(left)
+        else:
+            self._callback(*self._args)
+
+
+class RunningLoop(uvloop.Loop):
+    """uvloop's loop whose `time()`, and with it every timer, is running time; it is finer than uvloop's own.
+
+    Every request takes dozens of looks at the time, and several timers: they are written for speed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._running_time = RunningTime(monotonic())
+        self._tick()
+
+    @property
+    def away(self) -> float:
+        """Seconds slept so far: `time()` is behind the machine's clock by so much."""
+        return self._running_time.bounds[1]
+
+    def time(self) -> float:
+        latest, away = self._running_time.bounds
+        reading = monotonic()
+        return (reading if reading < latest else latest) - away  # as `RunningTime.at`, without a call
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = RunningTimer(self, self.time() + delay, callback, args, context)
+        timer.arm(delay)
+        return cast("asyncio.TimerHandle", timer)
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = RunningTimer(self, when, callback, args, context)
+        timer.arm(when - self.time())
+        return cast("asyncio.TimerHandle", timer)
+
+    def call_by_machine(
+        self, delay: float, callback: Callable[[], object], context: Context | None
+    ) -> asyncio.TimerHandle:
+        """Call back after `delay` seconds of the machine's clock, however much of them this process sleeps."""
+        return super().call_later(delay, callback, context=context)
+
+    def _tick(self) -> None:
+        slept = self._running_time.tick(monotonic())
+        if slept >= TOLD_SECONDS:
+            log.warning("was_away", seconds=round(slept, 3))
+        super().call_later(TICK_SECONDS, self._tick)

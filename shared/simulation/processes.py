@@ -1,14 +1,14 @@
 """Simulated processes: tasks that are stopped and continued together, as by SIGSTOP and SIGCONT.
 
 None of a stopped process's callbacks runs, and its timers keep running time, as those of a real process do
-(`running_loop.py`).
+(`clock.py`).
 """
 
 import asyncio
 from contextvars import Context, copy_context
 from typing import cast
 
-from livescale.shared.runtime.running_loop import MOST_SECONDS
+from livescale.shared.runtime.clock import MOST_SECONDS
 from livescale.shared.simulation.handles import process_of
 from livescale.shared.simulation.virtual_clock import machine_time
 from livescale.shared.simulation.virtual_time import running_loop

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from livescale.services.registry.leases import LeaseMoved, Leases, LeaseTimes, SpokeFalse, SpokeStale
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Join, Member
-from livescale.shared.runtime.running_loop import RunningTime
+from livescale.shared.runtime.clock import RunningTime
 
 TIMES = LeaseTimes(suspect_seconds=1.5, dead_seconds=2.5, forget_seconds=60.0)
 STEP = 0.1

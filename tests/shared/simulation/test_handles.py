@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from livescale.shared.runtime.running_loop import MOST_SECONDS
+from livescale.shared.runtime.clock import MOST_SECONDS
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.processes import Process
 from livescale.shared.simulation.virtual_clock import machine_time

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from livescale.shared.runtime.running_loop import MOST_SECONDS
+from livescale.shared.runtime.clock import MOST_SECONDS
 from livescale.shared.simulation.processes import Process
 from livescale.shared.simulation.virtual_clock import VirtualClock
 from livescale.shared.simulation.virtual_time import run

@@ -8,8 +8,7 @@ from threading import Barrier
 
 import pytest
 
-from livescale.shared.runtime.clock import own_pid
-from livescale.shared.runtime.running_loop import MOST_SECONDS
+from livescale.shared.runtime.clock import MOST_SECONDS, own_pid
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.processes import Process
 from tests.clocks import LoopClock
