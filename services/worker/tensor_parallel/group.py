@@ -10,7 +10,8 @@ import structlog
 from livescale.services.worker.engine.contract import LayerwiseRun, RankLost, StageResult
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.scheduling.batch import ScheduledChunk
-from livescale.services.worker.tensor_parallel.follower import GroupFollower, refuse
+from livescale.services.worker.tensor_parallel.follower import GroupFollower
+from livescale.services.worker.tensor_parallel.kv import refuse
 from livescale.services.worker.tensor_parallel.leader import GroupLeader
 from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.messages.ranks import AskMeeting, Meeting, RankAdapter, RankGive, RankTake, Told

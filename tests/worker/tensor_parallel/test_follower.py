@@ -1,55 +1,80 @@
-"""KV between instances of two ranks: no rank waits for KV that will not come, or keeps KV that is not wanted."""
+"""A rank that is led brings and forgets adapters in the order of the steps that it is told."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
 
 import pytest
 
-from livescale.services.worker.instance.handoff import PIECE_SECONDS
-from livescale.shared.simulation.virtual_time import run
-from tests.worker.live.engines import CLOCK, EngineKind
-from tests.worker.live.members import late_kv
-from tests.worker.live.pool import BUS_SECONDS, WorkerPool, worker_pool
-from tests.worker.serving import random_prompt, submit
-
-LATE_SECONDS = 2.0
-GIVE, ANSWER = "worker.t.1.step", "answer.worker.s.1.take"
-
-
-def play(late: str, act: Callable[[WorkerPool], Awaitable[None]]) -> None:
-    """A source takes over a request of which a target has run two layers, while such messages come late."""
-
-    async def whole() -> None:
-        async with worker_pool("s", "t", kind=EngineKind("float32", ranks=2)) as pool:
-            await pool.beside("s", "t", [0, 1, 2])
-            await pool.client.submit(submit("r", random_prompt(1, 150), max_tokens=6), "t")
-            await pool.until(lambda: pool.count("t", "live_layers") == 2)
-            pool.broker.delays = lambda subject: (LATE_SECONDS if subject == late else BUS_SECONDS,)
-            await pool.help("s", "t")
-            await pool.until(lambda: late_kv(pool.members["s.1"]) == 1)
-            await act(pool)
-            await pool.abort("t")
-            await pool.done()
-
-    run(whole(), limit_seconds=600)
+from livescale.services.worker.engine.contract import AdapterData, AdapterUnavailable
+from livescale.services.worker.engine.modelled import ModelledRunner
+from livescale.services.worker.tensor_parallel.follower import RankAdapters
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.ranks import RankAdapter
+from livescale.shared.runtime.clock import SystemClock
+from tests.worker.engine.adapted import Made, adapter
+from tests.worker.engine.made_up import LATENCY
 
 
-@pytest.mark.parametrize("late", [GIVE, ANSWER])
-def test_a_led_rank_has_no_kv_of_a_request_that_has_ended_and_waits_for_none(late: str) -> None:
-    async def act(pool: WorkerPool) -> None:
-        began = CLOCK.now()
-        pool.client.cancel(pool.client.wishes[0])
-        await pool.until(lambda: late_kv(pool.members["s.1"]) == 0)
-        assert CLOCK.now() < began + 0.1
-        assert pool.count("s", "lost_kv") == 0
-
-    play(late, act)
+def made() -> Made:
+    """An adapter. It is not made as tests are collected, as transformers takes long to import."""
+    return adapter("qwen2-cut-tied", 1, "float32")
 
 
-def test_a_rank_that_gave_up_says_so_to_who_waits_for_its_kv() -> None:
-    async def act(pool: WorkerPool) -> None:
-        began = CLOCK.now()
-        await pool.abort("t")
-        await pool.until(lambda: pool.count("s", "lost_kv") == 1)
-        assert CLOCK.now() < began + LATE_SECONDS + 0.1 < began + PIECE_SECONDS
+def made_version() -> str:
+    return made()[0].version
 
-    play(GIVE, act)
+
+async def fetched(version: str) -> AdapterData:
+    manifest, block = made()
+    return AdapterData(manifest, memoryview(block))
+
+
+def rank() -> tuple[RankAdapters, ModelledRunner]:
+    runner = ModelledRunner(1 << 20, 16, LATENCY, 1.0, SystemClock())
+    runner.fetch_adapter = fetched
+    return RankAdapters(runner), runner
+
+
+def ask(after: int) -> RankAdapter:
+    return RankAdapter(instance="i", version=made_version(), after=after)
+
+
+async def test_one_that_was_to_be_forgotten_first_is_brought_again() -> None:
+    adapters, runner = rank()
+    await adapters.bring(ask(0))
+    assert made_version() in runner.adapters
+    again = asyncio.create_task(adapters.bring(ask(1)))  # which step 1 forgets
+    await asyncio.sleep(0)
+    assert not again.done()
+    await adapters.forget(made_version())
+    adapters.ran(1)
+    await again
+    assert made_version() in runner.adapters
+
+
+async def test_one_that_is_forgotten_on_its_way_is_not_kept() -> None:
+    adapters, runner = rank()
+    coming = asyncio.Event()
+
+    async def late(version: str) -> AdapterData:
+        await coming.wait()
+        return await fetched(version)
+
+    runner.fetch_adapter = late
+    bringing = asyncio.create_task(adapters.bring(ask(0)))
+    await asyncio.sleep(0)
+    await adapters.forget(made_version())
+    coming.set()
+    with pytest.raises(Refusal, match="not wanted any more"):
+        await bringing
+    assert made_version() not in runner.adapters
+
+
+async def test_one_that_does_not_come_is_refused() -> None:
+    adapters, runner = rank()
+
+    async def never(version: str) -> AdapterData:
+        raise AdapterUnavailable("nobody has it")
+
+    runner.fetch_adapter = never
+    with pytest.raises(Refusal, match=r"503: adapter .* nobody has it"):
+        await adapters.bring(ask(0))

@@ -3,8 +3,8 @@
 import pytest
 
 from livescale.services.worker.instance import handoff
-from livescale.services.worker.tensor_parallel import follower
-from livescale.services.worker.tensor_parallel.follower import RankKv
+from livescale.services.worker.tensor_parallel import kv
+from livescale.services.worker.tensor_parallel.kv import RankKv
 from livescale.shared.links.contract import Buffer, Peer
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.transfers import Abort
@@ -55,7 +55,7 @@ async def test_kv_that_comes_damaged_to_one_rank_is_computed_again_by_all(monkey
     async def send(peer: Peer, part: int, data: memoryview) -> None:
         await handoff.send(DamagingPeer(peer), part, data)
 
-    monkeypatch.setattr(follower, "send", send)
+    monkeypatch.setattr(kv, "send", send)
     async with ranked_workers() as ranked:
         await handed_over(ranked, 2)
         assert ranked.count("s-0", "lost_kv") == 1
