@@ -13,7 +13,6 @@ import structlog
 
 from livescale.services.worker.disaggregation.context import DATA, HEADER, KvContext, tag
 from livescale.services.worker.disaggregation.incoming import IncomingKv, reservation_name
-from livescale.services.worker.disaggregation.pieces import KvCoverage
 from livescale.services.worker.disaggregation.wire import PIECE_HEADER, has_digest, unpack_header
 from livescale.services.worker.scheduling.batch import SPARE_BYTES, slice_bytes
 from livescale.services.worker.scheduling.reservations import Reservation
@@ -68,11 +67,8 @@ class DecodeSide:
         if reservation is None:
             raise Refusal(429, "requests wait here, or there are no KV blocks for one more")
         scheduler.reservations.on_drop = self._dropped
-        positions, layers = len(reservation.sequence.tokens), served.manifest.config.num_hidden_layers
-        cached = reservation.cached
-        came, laid = KvCoverage(positions, cached, layers), KvCoverage(positions, cached, layers)
-        began = self._worker.clock.now()
-        one = self._incoming[name] = IncomingKv(command, scheduler, reservation, came, laid, layers, began)
+        layers, began = served.manifest.config.num_hidden_layers, self._worker.clock.now()
+        one = self._incoming[name] = IncomingKv(command, scheduler, reservation, layers, began)
         self._serving.idle.clear()
         receiving = self._worker.start(self._receive(one, served.manifest), f"KV from {name}")
         if receiving is None:

@@ -31,8 +31,6 @@ class IncomingKv:
     asked: Reserve
     scheduler: Scheduler
     reservation: Reservation
-    came: KvCoverage
-    laid: KvCoverage
     layers: int
     began: float
     is_offered: bool = False
@@ -40,6 +38,12 @@ class IncomingKv:
     received_bytes: int = 0
     staged_bytes: int = 0
     _staged: deque[tuple[KvRegion, memoryview]] = field(default_factory=deque)
+    came: KvCoverage = field(init=False)
+    laid: KvCoverage = field(init=False)
+
+    def __post_init__(self) -> None:
+        cached = self.reservation.cached
+        self.came, self.laid = (KvCoverage(self.positions, cached, self.layers) for _ in range(2))
 
     @property
     def positions(self) -> int:

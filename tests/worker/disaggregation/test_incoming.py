@@ -9,7 +9,7 @@ from livescale.services.worker.disaggregation.incoming import (
     IncomingKv,
     reservation_name,
 )
-from livescale.services.worker.disaggregation.pieces import KvCoverage, KvRegion
+from livescale.services.worker.disaggregation.pieces import KvRegion
 from livescale.services.worker.scheduling.reservations import Reservation
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Sequence
@@ -28,8 +28,7 @@ def incoming(cached: int = 0) -> IncomingKv:
     asked = Reserve(
         prefill=Node(id="p", place="worker", address=b"x"), ticket=1, secret=b"s" * 32, request=request, version="v"
     )
-    came, laid = (KvCoverage(POSITIONS, cached, LAYERS) for _ in range(2))
-    return IncomingKv(asked, Scheduler(limits()), Reservation("r", sequence, cached), came, laid, LAYERS, 0.0)
+    return IncomingKv(asked, Scheduler(limits()), Reservation("r", sequence, cached), LAYERS, 0.0)
 
 
 @given(st.lists(st.integers(1, 20 * MIB), max_size=6))
