@@ -13,10 +13,9 @@ from livescale.services.registry.models import Models
 from livescale.services.registry.pool import Pool
 from livescale.services.registry.saved import SavedState
 from livescale.services.registry.settings import RegistrySettings
-from livescale.shared.bus.contract import BusError, Context, Endpoint
-from livescale.shared.messages.registry import AskSnapshot, Snapshot
+from livescale.shared.bus.contract import BusError
 from livescale.shared.process.run import World
-from livescale.shared.subjects import HEARTBEAT, LEAVE, SNAPSHOT
+from livescale.shared.subjects import HEARTBEAT, LEAVE
 from livescale.shared.topology.topology import Topology
 
 log = structlog.get_logger()
@@ -25,8 +24,9 @@ log = structlog.get_logger()
 class Registry:
     """The only judge of which processes are alive, and the only keeper of the list of models.
 
-    `Members` answers for processes, `Models` for models, and `CopyReconciler` makes hosts hold what the pool orders.
-    After a restart the registry takes over what an earlier one had saved in the key-value store.
+    `Members` answers for processes and tells the whole picture, `Models` answers for models, and `CopyReconciler` makes
+    hosts hold what the pool orders. After a restart the registry takes over what an earlier one had saved in the
+    key-value store.
     """
 
     def __init__(self, world: World, settings: RegistrySettings, topology: Topology | None = None) -> None:
@@ -47,7 +47,7 @@ class Registry:
         self._bus.watch_connection(self._connection_changed)
         heartbeats = await self._bus.subscribe(HEARTBEAT)
         leaves = await self._bus.subscribe(LEAVE)
-        endpoints = [*self._members.endpoints, Endpoint(SNAPSHOT, self._snapshot), *self._models.endpoints]
+        endpoints = [*self._members.endpoints, *self._models.endpoints]
         await self._bus.serve(self._info, endpoints)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._members.run(heartbeats, leaves), name="members")
@@ -59,14 +59,6 @@ class Registry:
     async def why_not_ready(self) -> str | None:
         """Why it does not serve its role just now; None where it does."""
         return await self._membership.why_not_ready()
-
-    async def _snapshot(self, ask: AskSnapshot, context: Context) -> Snapshot:
-        return Snapshot(
-            members=self._leases.members(),
-            workers=self._pool.holds.workers(),
-            hosts=self._pool.holds.hosts(),
-            models=self._pool.entries(),
-        )
 
     async def _restore(self) -> None:
         models, members = await self._saved.load()

@@ -31,11 +31,11 @@ from livescale.shared.messages.membership import (
     WorkerReport,
     WorkerState,
 )
-from livescale.shared.messages.registry import AskIncidents, IncidentList, ProcessEnded, WasAway
+from livescale.shared.messages.registry import AskIncidents, AskSnapshot, IncidentList, ProcessEnded, Snapshot, WasAway
 from livescale.shared.process.run import World
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
-from livescale.shared.subjects import AWAY, DEATH, INCIDENTS, JOIN, LEASE, PROCESS, STALE
+from livescale.shared.subjects import AWAY, DEATH, INCIDENTS, JOIN, LEASE, PROCESS, SNAPSHOT, STALE
 
 TICK_SECONDS = 0.1
 EPOCHS_RESERVED, EPOCHS_LEFT = 1000, 500
@@ -81,7 +81,11 @@ class Members:
         self._seldom = RateLimitedLog(world.clock.now)
         self._before: dict[str, Member] = {}
         self._metrics = MemberMetrics(world.telemetry, leases, pool)
-        self.endpoints = [Endpoint(JOIN, self._join), Endpoint(INCIDENTS, self._last_incidents)]
+        self.endpoints = [
+            Endpoint(JOIN, self._join),
+            Endpoint(INCIDENTS, self._last_incidents),
+            Endpoint(SNAPSHOT, self._snapshot),
+        ]
 
     def restore(self, members: Iterable[Member]) -> None:
         """Take over the members that an earlier registry knew."""
@@ -121,6 +125,14 @@ class Members:
 
     async def _last_incidents(self, ask: AskIncidents, context: Context) -> IncidentList:
         return IncidentList(incidents=self._incidents.last(ask.limit))
+
+    async def _snapshot(self, ask: AskSnapshot, context: Context) -> Snapshot:
+        return Snapshot(
+            members=self._leases.members(),
+            workers=self._pool.holds.workers(),
+            hosts=self._pool.holds.hosts(),
+            models=self._pool.entries(),
+        )
 
     def _hear(self, received: Received[Report]) -> None:
         report = received.message
