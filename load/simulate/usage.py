@@ -10,7 +10,6 @@ from livescale.shared.messages.membership import HostReport, LeaseChanged, Worke
 from livescale.shared.simulation.fair_flows import FairFlow, FairFlows
 from livescale.shared.simulation.listeners import Listener
 from livescale.shared.simulation.local_bus import LocalBroker
-from livescale.shared.simulation.virtual_clock import machine_time
 from livescale.shared.simulation.virtual_time import running_loop
 
 
@@ -39,14 +38,14 @@ class UsageWatch:
         self.cached: Steps = []
         self._caches: dict[str, int] = {}
 
-        def watch(subject: str, type: type[M], take: Callable[[M], None]) -> None:
+        def watch(subject: str, type: type[M], take: Callable[[M, float], None]) -> None:
             def deliver(topic: str, data: bytes, *_: object) -> None:
-                take(decode(type, data, json=True))
+                take(decode(type, data, json=True), loop.now)
 
             broker.watchers.add(Listener(subject, "", deliver))
 
-        watch("hb.worker.*", WorkerReport, lambda report: self._in_use.reported(report, loop.now))
-        watch("evt.lease.*", LeaseChanged, lambda change: self._in_use.lease_changed(change, loop.now))
+        watch("hb.worker.*", WorkerReport, self._in_use.reported)
+        watch("evt.lease.*", LeaseChanged, self._in_use.lease_changed)
         watch("hb.host.*", HostReport, self._host)
 
     @property
@@ -58,6 +57,6 @@ class UsageWatch:
         """Worker seconds in use between two times of the event loop."""
         return used_seconds(self.workers, start, end)
 
-    def _host(self, report: HostReport) -> None:
+    def _host(self, report: HostReport, at: float) -> None:
         self._caches[report.id] = report.cache_bytes
-        note(self.cached, machine_time(), sum(self._caches.values()))
+        note(self.cached, at, sum(self._caches.values()))

@@ -136,13 +136,10 @@ class Members:
 
     def _hear(self, received: Received[Report]) -> None:
         report = received.message
-        effects = self._leases.beat(report.service, report.id, report.epoch, self._clock.now())
-        for effect in effects:
+        for effect in self._leases.beat(report.service, report.id, report.epoch, self._clock.now()):
             self._announce(effect)
-        if not (effects and any(isinstance(effect, SpokeStale | SpokeFalse) for effect in effects)):
-            self._take(report)
-
-    def _take(self, report: Report) -> None:
+            if isinstance(effect, SpokeStale | SpokeFalse):
+                return
         match report:
             case WorkerReport():
                 self._pool.on_worker(report)
