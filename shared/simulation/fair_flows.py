@@ -131,4 +131,5 @@ class FairFlows:
             flow.rate = 0.0
             for resource in flow.resources:
                 del resource.flows[flow]
-                self._changed[resource] = None
+                if resource.flows:  # else nobody's rate depends on it
+                    self._changed[resource] = None
