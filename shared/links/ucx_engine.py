@@ -16,7 +16,6 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p, sizeof
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from ucxx.exceptions import UCXError
 
 from livescale.shared.links.cma import why_refused
 from livescale.shared.links.contract import LinkError
+from livescale.shared.links.copy_thread import CopyThread
 from livescale.shared.links.link_path import memory_kind
 from livescale.shared.links.process_memory import NOWHERE, own_mark
 
@@ -64,7 +64,7 @@ class UcxEngine:
             check_reach(memory, transports)
         # Where UCX is told to leave CMA alone, the links of one machine may be shaped.
         self.mark = own_mark() if "cma" in transports and why_refused() is None else NOWHERE
-        self.copying = ThreadPoolExecutor(1, "cma")
+        self.copying = CopyThread(self._loop)
         self.worker: Any = UCXWorker(self._context, enable_delayed_submission=False, enable_python_future=False)
         self.worker.init_blocking_progress_mode()
         self.address = bytes(memoryview(self.worker.address))
@@ -130,7 +130,7 @@ class UcxEngine:
         for endpoint, _ in closing:
             self.close_endpoint(endpoint)
         self.reap()
-        self.copying.shutdown()
+        self.copying.close()
         if self._soon is not None:
             self._soon.cancel()
         self._pending.clear()

@@ -4,6 +4,7 @@ import asyncio
 import hmac
 import struct
 from collections.abc import Callable
+from functools import partial
 
 from ucxx._lib.arr import Array
 from ucxx._lib.libucxx import UCXRequest
@@ -165,21 +166,13 @@ class UcxPeer:
         await self._take(tag, buffer.size_bytes + PLACED, Array(memoryview(place)), what, timeout)
         self._check(what)
         (address,) = PLACE.unpack(place)
-        copying = asyncio.get_running_loop().run_in_executor(
-            self._engine.copying,
-            self._source.copy,
-            address,
-            buffer.view,
-            buffer.on_piece,
-            lambda: self._lost is not None,
-        )
+        copy = partial(self._source.copy, address, buffer.view, buffer.on_piece, lambda: self._lost is not None)
         self.under_way += 1
         try:
-            is_copied = await asyncio.shield(copying)
+            is_copied = await self._engine.copying.begin(copy)
         except asyncio.CancelledError:
             self._leave(f"{what} was cancelled")
-            copying.add_done_callback(asyncio.Future.exception)  # that it ends early is no news
-            await asyncio.wait((copying,))  # until nothing writes into the buffer
+            await self._engine.copying.settle()  # until nothing writes into the buffer
             raise
         except OSError as error:
             self._leave(str(error))

@@ -216,14 +216,15 @@ class BlockReceiver:
                 timeout.moved(now())
                 deadline.move(timeout.due)
                 self._arrived(chunk, end.ticket, is_shared)
-                self._events.moved(MAPPED if is_shared else peer.path, chunk.size)
+                self._events.moved(MAPPED if is_shared else path, chunk.size)
 
         def heard() -> None:
             timeout.restart(now())
             deadline.move(timeout.due)
 
         peer = await end.connect(self._link)
-        self._events.path(end.other.id, MAPPED if mapped else peer.path)
+        path = peer.path
+        self._events.path(end.other.id, MAPPED if mapped else path)
         timeout = AdaptiveTimeout(self._copy.timeouts, RECEIVES, now())
         try:
             async with AsyncExitStack() as undo, MovingDeadline(timeout.due) as deadline:

@@ -10,12 +10,15 @@ import threading
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from ucxx._lib.arr import Array
+from ucxx._lib.libucxx import UCXRequest
 
 from livescale.shared.links import process_memory
 from livescale.shared.links.contract import Buffer, LinkError
 from livescale.shared.links.open import open_link
 from livescale.shared.links.process_memory import ProcessMemory
-from livescale.shared.links.ucx_peer import LEAST_COPIED
+from livescale.shared.links.ucx_engine import UcxEngine
+from livescale.shared.links.ucx_peer import COPIED, LEAST_COPIED, PLACE
 from livescale.shared.runtime.settings import LinkSettings
 from tests.shared.links.conftest import Pair, connected, count_descriptors, until
 from tests.shared.links.peer_process import CHUNK
@@ -67,6 +70,21 @@ async def test_large_messages_are_copied_and_small_ones_are_sent(pair: Pair, cop
     assert pieces == [PIECE] * PIECES
     assert await move(pair, LEAST_COPIED - 1)
     assert copies == [True]
+
+
+async def test_words_about_a_copy_that_leave_at_once_are_not_watched(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await move(pair, LEAST_COPIED)  # both ends are connected
+    watched, watch = list[int](), UcxEngine.watch
+
+    def noting(self: UcxEngine, request: UCXRequest, memory: Array) -> asyncio.Future[str | None]:
+        watched.append(memory.nbytes)
+        return watch(self, request, memory)
+
+    monkeypatch.setattr(UcxEngine, "watch", noting)
+    assert await move(pair, LEAST_COPIED)
+    assert sorted(watched) == [len(COPIED), PLACE.size]  # those that come
 
 
 async def test_what_the_kernel_refuses_to_copy_is_sent(
