@@ -9,6 +9,9 @@ can prefill at once, so that only what waits counts as need for prefill.
 A role that lacks instances gets them at once: from the other one what that does not need, else from spare workers. What
 a role needs is the most that it needed within the model's downscale delay. So a short pause moves nothing, and nothing
 goes to and fro: an instance that was just given is needed for as long.
+
+The delay saves loads. Where workers that are given back keep the parameters, there is none to save, and what counts is
+the need of the moment: an instance that has no request, which nothing has to move from, is given back at once.
 """
 
 from collections import deque
@@ -216,12 +219,14 @@ class RoleScaling:
         lacks = lacking(observed, needs)
         if not lacks:
             self._short_since.pop(spec.name, None)
-            return self._give_back(spec, observed, recent, now)
+            return _park(spec, observed, needs) or self._give_back(spec, observed, recent, now)
         since, role = self._short_since.setdefault(spec.name, now), lacks[0]
         need = needs.of(role)
         reason = f"{need.low} to {need.high} should {role}, {count_roles(observed.roles)[role]} do: {need.reason}"
         if now - since < spec.upscale_delay_s:
             return Act("hold", observed.current, "delay", f"after {spec.upscale_delay_s:g} s: {reason}")
+        if observed.parked:
+            recent = replace(recent, **{role: needs.of(role) for role in lacks})
         return _get(spec, observed, recent, Act("hold", observed.current, role, reason))
 
     def _remember(self, spec: ModelSpec, needs: RoleNeeds, now: float) -> RoleNeeds:
@@ -251,6 +256,22 @@ class RoleScaling:
             return Act("hold", current, "idle", f"{high} would do; giving back one after {delay:g} s")
         reason = f"{high} were enough for {delay:g} s: {recent.total.reason}"
         return Act("in", current - 1, "idle", reason, choose_to_give(there, recent))
+
+
+def _park(spec: ModelSpec, observed: Observed, needs: RoleNeeds) -> Act | None:
+    """Give back an instance that has no request, of a role that has more than it needs now; None where there is none,
+    or where its worker would not keep the parameters."""
+    there, current = count_roles(observed.roles), observed.current
+    surplus = [role for role, number in there.items() if role in observed.roles.idle and number > needs.of(role).high]
+    if not (observed.parks and surplus) or current <= spec.min_instances:
+        return None
+    if observed.roles.others or observed.loading or observed.coming:
+        return None
+    role = surplus[0]
+    reason = (
+        f"one that would {role} is idle and will be parked; {needs.of(role).high} would do: {needs.of(role).reason}"
+    )
+    return Act("in", current - 1, "idle", reason, {**there, role: there[role] - 1})
 
 
 def _get(spec: ModelSpec, observed: Observed, recent: RoleNeeds, why: Act) -> Act:

@@ -13,7 +13,8 @@ class RoleLoad:
     """The instances of a model by role, once the plans under way are carried out.
 
     `others` do everything. `unsent_tokens` are those of prompts that wait at instances of the role prefill, or whose KV
-    lies there. `kv_rate` is how many of them a second one instance sends; None while that was not measured.
+    lies there. `kv_rate` is how many of them a second one instance sends; None while that was not measured. `idle` are
+    the roles of which an instance serves and has no request.
     """
 
     prefill: int = 0
@@ -21,6 +22,7 @@ class RoleLoad:
     others: int = 0
     unsent_tokens: int = 0
     kv_rate: float | None = None
+    idle: frozenset[Role] = frozenset()
 
 
 def observe_roles(
@@ -32,9 +34,17 @@ def observe_roles(
     kept = [moved.get(id, role) for id, role in roles.items() if id not in leaving]
     prefill, decode = kept.count("prefill"), kept.count("decode")
     rates = [r.load.kv_tokens_per_second for r in reports if r.load and r.load.kv_tokens_per_second]
-    return RoleLoad(
-        prefill, decode, len(kept) - prefill - decode, _unsent(reports, moved), median(rates) if rates else None
-    )
+    kv_rate = median(rates) if rates else None
+    staying = [r for r in reports if r.instance not in leaving and _is_idle(r)]
+    idle = frozenset(moved.get(str(r.instance), r.role or "colocated") for r in staying)
+    return RoleLoad(prefill, decode, len(kept) - prefill - decode, _unsent(reports, moved), kv_rate, idle)
+
+
+def _is_idle(report: WorkerReport) -> bool:
+    load = report.load
+    if report.state != "serving" or load is None or report.sending_kv:
+        return False
+    return not (load.waiting_requests or load.waiting_tokens or load.running_requests or load.reserved_requests)
 
 
 def _planned(records: Iterable[ScaleRecord], model: str) -> Mapping[str, Role]:

@@ -26,7 +26,8 @@ class Observed:
     older version of the model. `roles` has their number by role. `arriving_rate` is prompt tokens a second, of late. In
     `kv_blocks_used` an instance where a request waits for KV blocks counts as full, although some blocks are kept free
     for requests that grow. What waits and runs counts at instances that drain, too, as others go on with it. `parked`
-    counts the spare workers that keep the parameters of its version, and could serve at once.
+    counts the spare workers that keep the parameters of its version, and could serve at once. `parks` says that workers
+    have kept parameters of the model before.
     """
 
     instances: int
@@ -48,6 +49,7 @@ class Observed:
     roles: RoleLoad = field(default_factory=RoleLoad)
     recallable: int = 0
     parked: int = 0
+    parks: bool = False
 
     @property
     def to_be_had(self) -> int:
@@ -62,11 +64,12 @@ class Observed:
 
 @dataclass
 class _Capacity:
-    """What one instance of a model could do, as last measured."""
+    """What one instance of a model could do, as last measured, and whether any was parked."""
 
     prefill_rate: float | None = None
     max_requests: float | None = None
     kv_blocks: float | None = None
+    parks: bool = False
 
 
 class Signals:
@@ -177,8 +180,10 @@ class Signals:
         observed = self._look(entry) if known is None or known[0] is not entry else known[1]
         taken, stale = self._taken(), self._staleness(name, now)
         spare, parked = self._spare(entry, taken, now), self._parked(entry, taken, now)
-        if (spare, parked, stale) != (observed.spare, observed.parked, observed.stale):
-            observed = replace(observed, spare=spare, parked=parked, stale=stale)
+        capacity = self._capacities.setdefault(name, _Capacity())
+        capacity.parks = capacity.parks or parked > 0
+        if (spare, parked, capacity.parks, stale) != (observed.spare, observed.parked, observed.parks, observed.stale):
+            observed = replace(observed, spare=spare, parked=parked, parks=capacity.parks, stale=stale)
         self._observed[name] = entry, observed
         return observed
 

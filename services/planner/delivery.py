@@ -117,7 +117,9 @@ class Delivery:
             self.targets.move(worker, TargetState.ACCEPTED)
 
     def whole(self, worker: str) -> bool:
-        """Note that a worker has everything. Returns whether that is news."""
+        """Note that a worker has everything. Returns whether that is news. Its answer to the load may come later: one
+        that has the parameters still has nothing to wait for."""
+        self.accept(worker)
         if not self.targets.is_in(worker, TargetState.ACCEPTED, TargetState.STRANDED):
             return False
         self.targets.move(worker, TargetState.WHOLE)

@@ -146,7 +146,7 @@ class ScaleOut(SwitchingScale):
     def refused(self, command: NodeCommand, error: str, now: float) -> list[NodeCommand]:
         node = command.node
         match command.message:
-            case Load() as load if self.delivery.is_current(node, load):
+            case Load() as load if self.delivery.awaits(node, load):
                 return self._fail([node], f"{node} did not load: {error}", now)
             case Send() as send:
                 self.delivery.lose_flows((flow.ticket for flow in send.outflows), f"{node} did not send: {error}")

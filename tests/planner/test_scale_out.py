@@ -66,6 +66,18 @@ def test_a_lost_event_is_made_up_for_by_the_workers_report() -> None:
     assert scale.state == "done"
 
 
+def test_a_target_may_be_whole_before_its_answer_to_the_load_comes() -> None:
+    scale = scale_out(["a", "b"])
+    first, second = scale.start(10.5)
+    assert names(scale.on_transfer(transfer("a", "whole"), 11.0)) == [("Serve", "a")]
+    assert names(scale.on_transfer(transfer("b", "whole"), 11.0)) == [("Serve", "b")]
+    assert scale.acknowledged(first, 11.1) == []
+    assert refuse(scale, second, "it loads already") == [], "it has everything, so it is not given up"
+    scale.on_report(serving("a"), 11.2)
+    scale.on_report(serving("b"), 11.2)
+    assert scale.state == "done"
+
+
 def test_the_only_target_that_refuses_ends_the_scale() -> None:
     scale = scale_out(["a"])
     [load] = scale.start(10.5)

@@ -29,7 +29,7 @@ LONG_PROMPTS = [replace(ask, index=ask.index + 1_000) for ask in asks(24, rate=4
 Disturb = Callable[[VirtualCluster], Coroutine[None, None, None]]
 
 
-def role_settings() -> VirtualClusterSettings:
+def role_settings(*, keep_parameters: bool = True) -> VirtualClusterSettings:
     base = settings(5)
     return replace(
         base,
@@ -37,7 +37,7 @@ def role_settings() -> VirtualClusterSettings:
         router=RouterSettings(disaggregation="on"),
         planner=PlannerSettings(live="zigzag", disaggregation="on"),
         monitor=MonitorSettings(disaggregation="on"),
-        worker=replace(base.worker, max_num_seqs=16),
+        worker=replace(base.worker, max_num_seqs=16, keep_parameters=keep_parameters),
     )
 
 
@@ -79,9 +79,9 @@ async def right(made: VirtualCluster, requests: list[Ask]) -> None:
         assert record.token_ids == undisturbed(ask, manifest.version)
 
 
-def played(act: Disturb, instances: int = 3, most: int = 4) -> None:
+def played(act: Disturb, instances: int = 3, most: int = 4, *, keep_parameters: bool = True) -> None:
     async def main() -> None:
-        async with virtual_cluster(role_settings()) as made:
+        async with virtual_cluster(role_settings(keep_parameters=keep_parameters)) as made:
             await registered(made, min_instances=instances, max_instances=most, downscale_delay_s=2)
             await until_serving(made, instances)
             await act(made)
@@ -107,7 +107,7 @@ def test_decode_grows_by_a_mutation_with_prefill_loaded_in_its_place_and_gives_b
         await right(made, LONG_PROMPTS)
         assert (await mutated(made, "prefill")).decision.rule == "prefill"
 
-    played(act)
+    played(act, keep_parameters=False)  # else those that decoded would be parked, and others come at once
 
 
 async def leaders(made: VirtualCluster) -> list[WorkerReport]:
