@@ -50,7 +50,7 @@ test-slow: $(STAMP)  ## the tests that take long: the data plane with real proce
 	$(SLOW_PYTEST) -m slow $(ARGS)
 
 sanitize: $(STAMP)  ## the kernels under compilers' sanitizers: what they read and write, what C leaves undefined, their threads
-	$(SLOW_PYTEST) -m slow tests/worker/engine/kernels/test_sanitizers.py $(ARGS)
+	$(SLOW_PYTEST) -s -m slow tests/worker/engine/kernels/test_sanitizers.py $(ARGS)
 
 fuzz: $(STAMP)  ## bad input and random deaths for much longer than in the suite: make fuzz FUZZ=100
 	FUZZ=$(or $(FUZZ),20) $(SLOW_PYTEST) tests/fuzz tests/control/test_random_events.py tests/worker/live/test_random_events.py $(ARGS)

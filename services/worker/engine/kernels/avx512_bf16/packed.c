@@ -202,6 +202,8 @@ void multiply_packed_panel(Means means, const Linear *linear, const Panel *panel
         multiply_by_tables(linear, panel, rows, count);
         return;
     }
+    if (means == DOTS && multiply_by_scaled_dots(linear, panel, rows, count))
+        return;
     Piece piece = {.linear = linear, .bias = panel->bias, .column = panel->column, .width = panel->width};
     few[way_of(panel->packing)][count - 1](&piece, panel->packing, panel->numbers, rows);
 }

@@ -98,3 +98,6 @@ int has_tables(const Packing *packing);
 /* Unpacks a panel, or multiplies at most FEW_ROWS rows by it, where its codes are looked up. */
 void unpack_by_tables(const Packing *packing, const char *panel, int64_t in, bf16 *to);
 void multiply_by_tables(const Linear *linear, const Panel *panel, const Rows *rows, int64_t count);
+
+/* Multiplies at most FEW_ROWS rows by a panel whose scales are bfloat16. Whether it can: usual ones of some codes. */
+int multiply_by_scaled_dots(const Linear *linear, const Panel *panel, const Rows *rows, int64_t count);
