@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
@@ -59,13 +59,14 @@ async def process(
 
 
 async def ready(bus: Bus) -> str:
-    """Wait until the process answers, and return its metrics."""
+    """Wait until the process answers and its actor is made, and return its metrics."""
     async with asyncio.timeout(60):
         while True:
-            try:
-                return (await bus.call(METRICS, AskMetrics(), timeout=1, id="monitor-7")).text
-            except (ServiceAbsent, CallTimeout):
-                await asyncio.sleep(0.02)  # another process tells nobody that it is ready
+            with suppress(ServiceAbsent, CallTimeout):
+                text = (await bus.call(METRICS, AskMetrics(), timeout=1, id="monitor-7")).text
+                if "livescale_things_total" in text:
+                    return text
+            await asyncio.sleep(0.02)  # another process tells nobody that it is ready
 
 
 async def said(child: asyncio.subprocess.Process) -> str:
