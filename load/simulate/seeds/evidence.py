@@ -62,16 +62,19 @@ def failed_scales(history: History) -> Iterator[str]:
 
 
 def resumed_requests(history: History) -> list[str]:
-    """The requests that went on elsewhere after they had tokens, by the ids under which they did."""
-    found = dict[str, None]()
+    """The requests that went on elsewhere after they had tokens, by the ids under which they did.
+
+    One that was lost before its first token begins with it elsewhere, and is none of them.
+    """
+    first = dict[str, int]()  # the index of the first token, by id
     for event in history.events:
         if not event.subject.startswith("tok."):
             continue
         frame = decode(TOKENS.type, event.data, json=TOKENS.json)
         for row in frame.rows if isinstance(frame, TokenFrame) else ():
-            if row.index and row.request_id.count("-") > FIRST_ID_DASHES:
-                found[row.request_id] = None
-    return list(found)
+            if row.request_id.count("-") > FIRST_ID_DASHES:
+                first.setdefault(row.request_id, row.index)
+    return [id for id, index in first.items() if index]
 
 
 def strikes(fault: SeedFault, services: Sequence[str]) -> bool:

@@ -56,6 +56,7 @@ def test_a_request_has_gone_on_elsewhere_where_another_attempt_begins_after_toke
         tokens(row("gateway-0-1", 0), row("gateway-0-1", 3)),
         lost,
         tokens(row("gateway-0-2-1", 0)),
+        tokens(row("gateway-0-2-1", 1)),
         tokens(row("gateway-0-1-1", 4), row("gateway-0-1-1", 5)),
         LoggedEvent(3.0, "req.worker-0.ended", b""),
     ]
