@@ -64,6 +64,8 @@ async def test_tokens_stay_the_same_and_right_while_the_model_scales_out_and_in(
     assert (
         "done" in scaled.stdout or "there are already 2 instances" in scaled.stdout
     )  # the monitor may have been first
+    pids = {process["id"]: process["pid"] for process in system.status()["processes"]}
+    assert {maps_shared_memory(pids[id]) for id in workers(system, "serving")} == {True}
     assert "MB shared" in system.command("why", "m").stdout  # with the host, on one machine and unshaped
     paths = {path for worker in system.status()["workers"] for path in worker["paths"].values()}
     assert "mapped" in paths
@@ -83,13 +85,8 @@ async def test_tokens_stay_the_same_and_right_while_the_model_scales_out_and_in(
         index: record.token_ids for index, record in records.items()
     }
     await asyncio.to_thread(wait_until_one_serves, system)
-    pids = {process["id"]: process["pid"] for process in system.status()["processes"]}
-    assert {
-        state: [maps_shared_memory(pids[id]) for id in workers(system, state)] for state in ("serving", "spare")
-    } == {
-        "serving": [True],
-        "spare": [False],
-    }
+    # The one that serves may have come back meanwhile, with parameters that it had kept in memory of its own.
+    assert [maps_shared_memory(pids[id]) for id in workers(system, "spare")] == [False]
 
 
 @pytest.mark.system
