@@ -173,17 +173,6 @@ void unpack_by_vectors(const Packing *packing, const void *panel, int64_t in, bf
     _mm_setcsr(before);
 }
 
-/* A function for each way and number of rows, so that registers are assigned well. They are in order of both. */
-typedef void Multiply(const Piece *piece, const Packing *packing, const char *panel, const Rows *rows);
-
-#define MULTIPLY(way, count)                                                                                           \
-    static __attribute__((noinline)) void multiply_##way##_##count(const Piece *piece, const Packing *packing,         \
-                                                                   const char *panel, const Rows *rows) {              \
-        multiply_while_unpacked(way, piece, packing, panel, rows, count);                                              \
-    }
-#define MULTIPLY_FEW(way) MULTIPLY(way, 1) MULTIPLY(way, 2) MULTIPLY(way, 3) MULTIPLY(way, 4)
-#define NAMES(way) {multiply_##way##_1, multiply_##way##_2, multiply_##way##_3, multiply_##way##_4}
-
 MULTIPLY_FEW(INT4_SHORT)
 MULTIPLY_FEW(INT4_LONG)
 MULTIPLY_FEW(INT8_SHORT)

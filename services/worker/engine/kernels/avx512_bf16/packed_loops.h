@@ -80,3 +80,15 @@ ALWAYS_INLINE void multiply_while_unpacked(Way way, const Piece *given, const Pa
         }
     }
 }
+
+/* A function for each way and number of rows, so that registers are assigned well. MULTIPLY_FEW makes those of
+   a way, and NAMES lists them. */
+typedef void Multiply(const Piece *piece, const Packing *packing, const char *panel, const Rows *rows);
+
+#define MULTIPLY(way, count)                                                                                           \
+    static __attribute__((noinline)) void multiply_##way##_##count(const Piece *piece, const Packing *packing,         \
+                                                                   const char *panel, const Rows *rows) {              \
+        multiply_while_unpacked(way, piece, packing, panel, rows, count);                                              \
+    }
+#define MULTIPLY_FEW(way) MULTIPLY(way, 1) MULTIPLY(way, 2) MULTIPLY(way, 3) MULTIPLY(way, 4)
+#define NAMES(way) {multiply_##way##_1, multiply_##way##_2, multiply_##way##_3, multiply_##way##_4}

@@ -94,18 +94,9 @@ void unpack_by_tables(const Packing *packing, const char *panel, int64_t in, bf1
     _mm_setcsr(before);
 }
 
-/* A function for each number of rows, so that registers are assigned well. */
-typedef void Multiply(const Piece *piece, const Packing *packing, const char *panel, const Rows *rows);
+MULTIPLY_FEW(TABLES)
 
-#define MULTIPLY(count)                                                                                                \
-    static __attribute__((noinline)) void multiply_##count(const Piece *piece, const Packing *packing,                 \
-                                                           const char *panel, const Rows *rows) {                      \
-        multiply_while_unpacked(TABLES, piece, packing, panel, rows, count);                                           \
-    }
-
-MULTIPLY(1) MULTIPLY(2) MULTIPLY(3) MULTIPLY(4)
-
-static Multiply *const few[FEW_ROWS] = {multiply_1, multiply_2, multiply_3, multiply_4};
+static Multiply *const few[FEW_ROWS] = NAMES(TABLES);
 
 void multiply_by_tables(const Linear *linear, const Panel *panel, const Rows *rows, int64_t count) {
     Piece piece = {.linear = linear, .bias = panel->bias, .column = panel->column, .width = panel->width};
