@@ -21,8 +21,8 @@ from livescale.services.worker.scheduling.batch import (
 )
 from livescale.services.worker.scheduling.rates import EngineRates
 from livescale.shared.links.contract import View
+from livescale.shared.messages.model_parallel import Meeting
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.ranks import Meeting
 from livescale.shared.messages.requests import Submit
 
 

@@ -12,8 +12,8 @@ from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Sequence
 from livescale.shared.bus.contract import Bus, BusError
+from livescale.shared.messages.requests import AskVocabulary, VocabularyPart
 from livescale.shared.messages.transfers import Load
-from livescale.shared.messages.vocabulary import AskVocabulary, VocabularyPart
 from livescale.shared.subjects import VOCABULARY
 
 ASK_SECONDS = 5.0

@@ -8,7 +8,7 @@ import structlog
 
 from livescale.services.worker.engine.contract import AdapterUnavailable
 from livescale.shared.bus.contract import Bus, BusError, Refusal
-from livescale.shared.messages.pipelines import MOST_USED, Pipeline, StageAdapter
+from livescale.shared.messages.model_parallel import MOST_USED, Pipeline, StageAdapter
 from livescale.shared.runtime.waiting import together
 from livescale.shared.subjects import STAGE_ADAPTER
 

@@ -19,7 +19,7 @@ from livescale.services.worker.pipeline.stages import Stages, StagesFailed
 from livescale.services.worker.pipeline.wire import check_pipeline
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.bus.contract import Ack, Context, Refusal
-from livescale.shared.messages.pipelines import (
+from livescale.shared.messages.model_parallel import (
     MoveKv,
     Pipeline,
     PipelineOver,

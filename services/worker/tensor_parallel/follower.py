@@ -13,7 +13,7 @@ from livescale.services.worker.scheduling.batch import NO_BYTES, Batch
 from livescale.services.worker.tensor_parallel.kv import RankKv
 from livescale.services.worker.tensor_parallel.wire import decode_batch
 from livescale.shared.bus.contract import BusError, Refusal
-from livescale.shared.messages.ranks import (
+from livescale.shared.messages.model_parallel import (
     AskMeeting,
     Meeting,
     RankAdapter,

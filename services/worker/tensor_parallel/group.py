@@ -14,7 +14,7 @@ from livescale.services.worker.tensor_parallel.follower import GroupFollower
 from livescale.services.worker.tensor_parallel.kv import refuse
 from livescale.services.worker.tensor_parallel.leader import GroupLeader
 from livescale.shared.bus.contract import Ack, Context, Refusal
-from livescale.shared.messages.ranks import AskMeeting, Meeting, RankAdapter, RankGive, RankTake, Told
+from livescale.shared.messages.model_parallel import AskMeeting, Meeting, RankAdapter, RankGive, RankTake, Told
 from livescale.shared.messages.transfers import Load
 
 log = structlog.get_logger()

@@ -9,7 +9,7 @@ from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk
 from livescale.services.worker.tensor_parallel.wire import encode_batch
 from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.links.contract import LinkError
-from livescale.shared.messages.ranks import (
+from livescale.shared.messages.model_parallel import (
     AskMeeting,
     RankAdapter,
     RankForget,
