@@ -135,6 +135,9 @@ class AdapterUnavailable(Exception):
     """An adapter could not be fetched, or there is no room for it."""
 
 
+UNAVAILABLE = 503  # the code of the refusal by which another worker is told so
+
+
 class AdapterMissing(RuntimeError):
     """A step needs an adapter that was not added."""
 

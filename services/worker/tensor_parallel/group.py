@@ -140,6 +140,7 @@ class TensorParallelGroup:
 
     async def end(self) -> None:
         """Leave the instance. The ranks that follow learn it when they next ask."""
+        self.leader.end()
         self.leader, self._command, self._meeting = GroupLeader(self._bus), None, None
         self._stop()
         await self.led()
