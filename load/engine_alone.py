@@ -20,8 +20,8 @@ from livescale.services.worker.engine.runner import EngineRunner
 from livescale.services.worker.scheduling.batch import Batch
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.settings import MIB, WorkerSettings
+from livescale.shared.messages.model_parallel import Meeting
 from livescale.shared.messages.parameters import DType, KvCacheDType, Layout, Manifest
-from livescale.shared.messages.ranks import Meeting
 from livescale.shared.messages.requests import Sampling, Submit
 
 CONTEXT = 512

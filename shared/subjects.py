@@ -14,17 +14,21 @@ from livescale.shared.messages.membership import (
     Report,
     Stale,
 )
-from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.pipelines import (
+from livescale.shared.messages.model_parallel import (
+    AskMeeting,
+    Meeting,
     MoveKv,
     Pipeline,
     PipelineOver,
+    RankAdapter,
+    RankTake,
     StageAdapter,
     StageAdaptersHere,
     StageBatch,
     StageDone,
+    Told,
 )
-from livescale.shared.messages.ranks import AskMeeting, Meeting, RankAdapter, RankTake, Told
+from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import (
     AskIncidents,
     AskModels,
@@ -47,6 +51,7 @@ from livescale.shared.messages.registry import (
 from livescale.shared.messages.requests import (
     Admit,
     AskRunning,
+    AskVocabulary,
     Cancel,
     Replay,
     RequestLost,
@@ -55,6 +60,7 @@ from livescale.shared.messages.requests import (
     Submit,
     Submitted,
     TokenFrame,
+    VocabularyPart,
 )
 from livescale.shared.messages.scaling import (
     AskDecisions,
@@ -79,7 +85,6 @@ from livescale.shared.messages.transfers import (
     Serve,
     Transfer,
 )
-from livescale.shared.messages.vocabulary import AskVocabulary, VocabularyPart
 
 # All that listen hear it: only the router in office does, and one that was stopped must not swallow its share.
 SUBMIT: Call[Submit, Submitted] = Call("svc.router.submit", Submit, Submitted, doc="serve a request")

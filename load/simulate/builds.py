@@ -13,6 +13,7 @@ from livescale.services.host.actor import HostService
 from livescale.services.monitor.actor import Monitor
 from livescale.services.planner.main import make_planner
 from livescale.services.registry.actor import Registry
+from livescale.services.registry.join_checks import JoinRules
 from livescale.services.router.main import Router
 from livescale.services.worker.actor import Worker
 from livescale.services.worker.engine.contract import Runner
@@ -39,7 +40,7 @@ class Builds:
         told = self.settings
         match at.service:
             case "registry":
-                return lambda world: Registry(world, told.registry, told.topology)
+                return lambda world: Registry(world, told.registry, JoinRules(told.topology))
             case "router":
                 return lambda world: Router(world, told.router)
             case "planner":

@@ -11,7 +11,7 @@ from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.models import RegisteredModels
 from livescale.shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.messages.registry import ModelEntry
-from livescale.shared.messages.vocabulary import (
+from livescale.shared.messages.requests import (
     MOST_VOCABULARY_BYTES,
     PART_BYTES,
     AskVocabulary,

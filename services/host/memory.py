@@ -17,7 +17,6 @@ from livescale.shared.messages.registry import FetchModel
 from livescale.shared.model.checkpoint import CheckpointError
 from livescale.shared.process.run import World
 from livescale.shared.runtime.waiting import ReadyBlocks
-from livescale.shared.transfer.flow_end import TransferFailed
 
 log = structlog.get_logger()
 
@@ -218,7 +217,7 @@ class Memory:
         began, reason = self._clock.wall(), None
         try:
             await self._fill(number, copy, sizes, fill)
-        except (CacheFull, CheckpointError, TransferFailed, OSError, MemoryError, ValueError) as error:
+        except (CacheFull, CheckpointError, OSError, MemoryError, ValueError) as error:
             reason = str(error) or type(error).__name__
             log.error("model_not_read", model=held.model, error=reason)
             self._drop(number, reason)

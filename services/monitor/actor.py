@@ -9,7 +9,6 @@ from livescale.services.monitor.policy import RetryTimes, ScalingPolicy
 from livescale.services.monitor.settings import MonitorSettings
 from livescale.services.monitor.signals import Signals
 from livescale.services.monitor.verdict import Journal, ScalingVerdict, as_advice
-from livescale.services.monitor.weighing import RoleRule
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Received, Refusal, Subscription
 from livescale.shared.messages.membership import Beat, HostReport, LeaseChanged, Report, RouterReport, WorkerReport
 from livescale.shared.messages.registry import AskModels, AskSnapshot
@@ -33,8 +32,8 @@ class Monitor:
     def __init__(self, world: World, settings: MonitorSettings) -> None:
         self._bus, self._clock, self._ids, self._info = world.bus, world.clock, world.ids, world.info
         self._signals = Signals(settings.stale_seconds)
-        rule = RoleRule(settings.disaggregation, settings.prefill_share is None, settings.pre_scale_decode)
-        self._policy = ScalingPolicy(self._signals, RetryTimes(CALL_SECONDS, settings.retry_seconds), rule)
+        times = RetryTimes(CALL_SECONDS, settings.retry_seconds)
+        self._policy = ScalingPolicy(self._signals, times, settings.role_rule())
         self._is_advisory = settings.scaling == "advisory"
         self._journal = Journal()
         self._membership = world.membership("monitor")

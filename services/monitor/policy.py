@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from livescale.services.monitor.arbitration import Donor, Given, choose_donors
 from livescale.services.monitor.needs import Need, Unknown, missing, wanted, wanted_spares
 from livescale.services.monitor.role_policy import Act, RecentMost, RoleNeeds, RoleScaling
 from livescale.services.monitor.signals import Observed, Signals
-from livescale.services.monitor.verdict import JudgedModel, ScalingVerdict, find_lack, give
+from livescale.services.monitor.verdict import JudgedModel, ScalingVerdict, find_donor, find_lack, make_room
 from livescale.services.monitor.weighing import RoleRule, Weighing
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
@@ -127,8 +126,7 @@ class ScalingPolicy:
             left = observed if spare == observed.spare else replace(observed, spare=spare)
             judged.append(self._judge(entry, left, now))
             claimed += min(spare, missing(observed, judged[-1].need)) * ranks
-        given = self._make_room(judged, now)
-        return [give(one, given[name]) if (name := one.verdict.model) in given else one.verdict for one in judged]
+        return self._make_room(judged, now)
 
     def _judge(self, entry: ModelEntry, observed: Observed, now: float) -> JudgedModel:
         need, needs, inputs = self._weigh(observed, entry.spec)
@@ -142,30 +140,23 @@ class ScalingPolicy:
         verdict = ScalingVerdict(entry.spec.name, action, observed.current, target, rule, reason, inputs, roles)
         return JudgedModel(entry, observed, need, verdict)
 
-    def _make_room(self, judged: Sequence[JudgedModel], now: float) -> dict[str, Given]:
-        """Which models give an instance back, and for which others."""
+    def _make_room(self, judged: Sequence[JudgedModel], now: float) -> list[ScalingVerdict]:
+        """The verdicts, some of which give an instance back where another model lacks one."""
         lacks = [lack for one in judged if (lack := find_lack(one)) is not None]
         if not lacks:
-            return {}
-        donors = [donor for one in judged if (donor := self._donor(one, now)) is not None]
-        return choose_donors(lacks, donors, sum(self._freeing(one, now) for one in judged))
-
-    def _donor(self, one: JudgedModel, now: float) -> Donor | None:
-        spec, observed = one.entry.spec, one.observed
-        if one.verdict.rule not in ("idle", "within", "delay", "capacity") or observed.current <= spec.min_instances:
-            return None
-        if observed.outdated or observed.loading or observed.coming or observed.leaving:
-            return None
-        idle_since, surplus_since = self._idle_since.get(spec.name), self._surplus_since.get(spec.name)
-        return Donor(
-            model=spec.name,
-            instances=observed.current,
-            idle_seconds=None if idle_since is None else now - idle_since,
-            surplus_seconds=None if surplus_since is None else now - surplus_since,
-            workers=spec.tensor_parallel_size,
-            arena_bytes=self._signals.least_arena(spec.name),
-            priority=spec.priority,
-        )
+            return [one.verdict for one in judged]
+        names = [one.entry.spec.name for one in judged]
+        found = [
+            find_donor(
+                one,
+                idle_seconds=_seconds_since(self._idle_since.get(name), now),
+                surplus_seconds=_seconds_since(self._surplus_since.get(name), now),
+                arena_bytes=self._signals.least_arena(name),
+            )
+            for one, name in zip(judged, names, strict=True)
+        ]
+        donors = [donor for donor in found if donor is not None]
+        return make_room(judged, lacks, donors, sum(self._freeing(one, now) for one in judged))
 
     def _freeing(self, one: JudgedModel, now: float) -> int:
         """Workers that a model is giving back, planned or only asked for."""
@@ -255,6 +246,10 @@ def _renew(spec: ModelSpec, observed: Observed, need: Need) -> Act:
     if current > max(spec.min_instances, 1):
         return Act("in", current - 1, "version", f"{why}, and no spare worker fits one more")
     return Act("hold", current, "capacity", f"{why}, and no spare worker fits one more; add a worker")
+
+
+def _seconds_since(start: float | None, now: float) -> float | None:
+    return None if start is None else now - start
 
 
 def _lasting(since: dict[str, float], model: str, holds: bool, now: float) -> float | None:

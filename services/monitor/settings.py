@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from livescale.services.monitor.weighing import RoleRule
 from livescale.shared.runtime.role_settings import DisaggregationName, PrefillShare, PreScaleDecode
 from livescale.shared.runtime.settings import ProcessSettings, ScalingMode
 
@@ -21,3 +22,7 @@ class MonitorSettings(ProcessSettings, frozen=True, kw_only=True):
     retry_seconds: Annotated[float, Meta(description="Seconds to wait before a failed scale is tried again", gt=0)] = (
         1.0
     )
+
+    def role_rule(self) -> RoleRule:
+        """Whether instances prefill or decode by what the load needs."""
+        return RoleRule(self.disaggregation, self.prefill_share is None, self.pre_scale_decode)

@@ -2,10 +2,10 @@
 journal of the last decisions for those who ask why. Pure."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from livescale.services.monitor.arbitration import Given, Lack
+from livescale.services.monitor.arbitration import Donor, Given, Lack, choose_donors
 from livescale.services.monitor.needs import Need, Unknown, missing
 from livescale.services.monitor.signals import Observed
 from livescale.shared.messages.membership import Role
@@ -62,6 +62,34 @@ def find_lack(one: JudgedModel) -> Lack | None:
         priority=spec.priority,
         has_none=current == 0,
     )
+
+
+def find_donor(
+    one: JudgedModel, *, idle_seconds: float | None, surplus_seconds: float | None, arena_bytes: int
+) -> Donor | None:
+    """A model that could give an instance back; None where it has no more than its minimum, or some come and go."""
+    spec, observed = one.entry.spec, one.observed
+    if one.verdict.rule not in ("idle", "within", "delay", "capacity") or observed.current <= spec.min_instances:
+        return None
+    if observed.outdated or observed.loading or observed.coming or observed.leaving:
+        return None
+    return Donor(
+        model=spec.name,
+        instances=observed.current,
+        idle_seconds=idle_seconds,
+        surplus_seconds=surplus_seconds,
+        workers=spec.tensor_parallel_size,
+        arena_bytes=arena_bytes,
+        priority=spec.priority,
+    )
+
+
+def make_room(
+    judged: Sequence[JudgedModel], lacks: Sequence[Lack], donors: Sequence[Donor], freeing: int
+) -> list[ScalingVerdict]:
+    """The verdict on each model, where donors make up for what others lack beyond the workers that are `freeing`."""
+    given = choose_donors(lacks, donors, freeing)
+    return [give(one, given[name]) if (name := one.verdict.model) in given else one.verdict for one in judged]
 
 
 def give(one: JudgedModel, given: Given) -> ScalingVerdict:

@@ -11,9 +11,9 @@ from livescale.services.planner.plans.plan import TransferPlan
 from livescale.services.planner.running_scale import NodeCommand
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import LeaseChanged, Member, WorkerReport
+from livescale.shared.messages.model_parallel import Pipeline, Stage
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.pipelines import Pipeline, Stage
 from livescale.shared.messages.transfers import (
     Abort,
     Flow,

@@ -10,7 +10,7 @@ from livescale.shared.bus.contract import Bus, BusError, Context, KeyValue, Refu
 from livescale.shared.bus.write_behind import WriteBehind
 from livescale.shared.messages.disaggregation import ChangeRole
 from livescale.shared.messages.live import Help
-from livescale.shared.messages.pipelines import Pipeline, PipelineOver
+from livescale.shared.messages.model_parallel import Pipeline, PipelineOver
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
 from livescale.shared.runtime.clock import Clock

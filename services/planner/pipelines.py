@@ -22,7 +22,7 @@ from livescale.services.planner.plans.execution_pipelines import StageSpan, brok
 from livescale.services.planner.running_scale import NodeCommand
 from livescale.services.planner.targets import UNDER_WAY, TargetState
 from livescale.shared.messages.membership import WorkerReport
-from livescale.shared.messages.pipelines import Pipeline, PipelineOver
+from livescale.shared.messages.model_parallel import Pipeline, PipelineOver
 from livescale.shared.messages.scaling import PipelineRecord
 from livescale.shared.policy.invariants import StateMachine
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from livescale.shared.messages.disaggregation import ChangeRole
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import LeaseChanged, Role, WorkerReport
-from livescale.shared.messages.pipelines import Pipeline, PipelineOver
+from livescale.shared.messages.model_parallel import Pipeline, PipelineOver
 from livescale.shared.messages.scaling import Decision, Phase, ScaleRecord, ScaleState
 from livescale.shared.messages.transfers import Abort, BlockReady, Drain, InstanceServing, Load, Send, Serve, Transfer
 from livescale.shared.policy.invariants import StateMachine

@@ -15,7 +15,7 @@ from livescale.services.planner.running_scale import NodeCommand
 from livescale.services.planner.targets import UNDER_WAY, TargetState
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import LeaseChanged, Member, WorkerReport
-from livescale.shared.messages.pipelines import Pipeline
+from livescale.shared.messages.model_parallel import Pipeline
 from livescale.shared.messages.scaling import Decision, RoleMove, ScaleRecord
 from livescale.shared.messages.transfers import BlockReady, Flow, InstanceServing, Load, Plan, Send, Serve, Transfer
 from livescale.shared.policy.invariants import check

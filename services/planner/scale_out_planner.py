@@ -1,12 +1,12 @@
 """Plans a scale-out: which spare workers form the new instances, what reaches them along which flows, and which of them
 are live. Pure but for fresh ids."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from livescale.services.planner.fleet import ModelView, choose_spares, find_parked
 from livescale.services.planner.live import choose_live, is_needed
-from livescale.services.planner.orders import Orders
+from livescale.services.planner.orders import Orders, ticketed
 from livescale.services.planner.plans.execution_pipelines import foresee_pipelines
 from livescale.services.planner.plans.plan import CannotPlan, Policy, TransferPlan
 from livescale.services.planner.role_planner import RolePlanner
@@ -18,7 +18,7 @@ from livescale.services.planner.store import ScaleStore
 from livescale.services.planner.times import keeps_block_times, message_times
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.scaling import Decision, RoleMove, ScaleRecord
-from livescale.shared.messages.transfers import LiveMode, Plan, PlannedInstance
+from livescale.shared.messages.transfers import Flow, LiveMode, Plan, PlannedInstance
 from livescale.shared.runtime.clock import Ids
 from livescale.shared.topology.topology import Topology
 
@@ -65,7 +65,6 @@ class ScaleOutPlanner:
         why_plan = [reason for shard in shards for reason in self._shards.explain(view, shard)]
         why_plan += [f"{', '.join(one[0] for one in parked)}: the parameters are there still"] if parked else []
         reasons = [why, *why_plan, *why_live, *why_roles]
-        tickets = self._store.fresh_tickets()
         plan = Plan(
             id=self._ids.new("scale"),
             model=view.entry.spec.name,
@@ -74,7 +73,7 @@ class ScaleOutPlanner:
                 PlannedInstance(id=self._ids.new("instance"), ranks=ranks, role=role)
                 for ranks, role in zip([*parked, *teams], roles, strict=True)
             ],
-            flows=[flow for shard in shards for flow in shard.flows(tickets)],
+            flows=_flows(shards, self._store.fresh_tickets()),
             size_bytes=view.entry.size_bytes,
             reasons=list(dict.fromkeys(reasons)),
             predicted=predicted,
@@ -121,8 +120,7 @@ class ScaleOutPlanner:
         view = view._replace(manifest=delivery.orders.manifest)  # another version may have taken the place of this one
         plans = [self._shards.replan(view, delivery, shard) for shard in range(view.manifest.shards)]
         shards = [plan for plan in plans if plan is not None]
-        tickets = self._store.fresh_tickets()
-        flows = [flow for shard in shards for flow in shard.flows(tickets)]
+        flows = _flows(shards, self._store.fresh_tickets())
         reasons = [reason for shard in shards for reason in shard.made.reasons]
         commands = scale.replan(flows, view.members, reasons, now)
         if view.manifest.shards == 1:
@@ -136,11 +134,20 @@ class ScaleOutPlanner:
             spec=view.entry.spec,
             manifest=view.manifest,
             members=view.members,
-            chunk_bytes=self._shards.chunk_bytes,
+            chunk_bytes=self._settings.chunk_bytes,
             max_model_len=view.entry.max_model_len,
             secret=self._ids.secret(),
             tbt_slo=self._settings.tbt_slo if is_auto else None,
         )
+
+
+def _flows(shards: Iterable[ShardPlan], tickets: Iterator[int]) -> list[Flow]:
+    """The flows of plans as messages have them, each with a ticket of its own."""
+    return [
+        flow
+        for shard in shards
+        for flow in ticketed(shard.made, len(shard.multicast.block_bytes), tickets, shard.multicast.disks)
+    ]
 
 
 def _split(groups: Sequence[list[str]], parked: AbstractSet[str]) -> tuple[list[list[str]], list[list[str]]]:

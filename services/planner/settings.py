@@ -20,6 +20,7 @@ from livescale.shared.runtime.settings import (
     check_plan_policy,
 )
 from livescale.shared.topology.topology import Topology
+from livescale.shared.transfer.chunks import chunk_bytes_for
 
 
 class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
@@ -53,6 +54,11 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_plan_policy(self.plan_policy, self.live)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """How much of a block is forwarded at once."""
+        return chunk_bytes_for(self.link_rate)
 
     def in_topology(self, topology: Topology | None) -> Self:
         """Return the settings with a link rate, which is that of the topology's slowest NIC unless one is given."""

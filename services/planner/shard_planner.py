@@ -3,13 +3,11 @@
 An instance of one worker has one shard, which is the whole model.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from livescale.services.planner.delivery import Delivery
 from livescale.services.planner.fleet import ModelView
-from livescale.services.planner.orders import ticketed
-from livescale.services.planner.plans.chains import plan_chains
 from livescale.services.planner.plans.make_plan import make_plan, predict
 from livescale.services.planner.plans.plan import Multicast, Policy, TransferPlan
 from livescale.services.planner.settings import PlannerSettings
@@ -17,9 +15,7 @@ from livescale.services.planner.store import ScaleStore
 from livescale.services.planner.supply import Supply, explain_unknown, find_places
 from livescale.services.planner.times import BlockCost, BlockTimes
 from livescale.shared.messages.scaling import ScaleRecord
-from livescale.shared.messages.transfers import Flow
 from livescale.shared.topology.topology import Topology
-from livescale.shared.transfer.chunks import chunk_bytes_for
 
 
 class ShardPlan(NamedTuple):
@@ -28,10 +24,6 @@ class ShardPlan(NamedTuple):
     supply: Supply
     multicast: Multicast
     made: TransferPlan
-
-    def flows(self, tickets: Iterator[int]) -> list[Flow]:
-        """The plan's flows as messages have them, each with a ticket of its own."""
-        return ticketed(self.made, len(self.multicast.block_bytes), tickets, self.multicast.disks)
 
 
 class ShardPlanner:
@@ -45,11 +37,6 @@ class ShardPlanner:
         self._store = store
         self._topology = topology
         self._block_cost = BlockCost()
-
-    @property
-    def chunk_bytes(self) -> int:
-        """How much of a block is forwarded at once."""
-        return chunk_bytes_for(self._settings.link_rate)
 
     @property
     def block_seconds(self) -> float:
@@ -74,7 +61,7 @@ class ShardPlanner:
         if not lacking:
             return None
         multicast = supply.multicast(lacking, delivery.stranded.avoid | self._store.live())
-        return ShardPlan(supply, multicast, plan_chains(multicast))
+        return ShardPlan(supply, multicast, make_plan("chains", multicast))
 
     def explain(self, view: ModelView, shard: ShardPlan) -> list[str]:
         """Why the plan is as it is: its sources, the policy's own reasons, and what had to be assumed."""
@@ -87,7 +74,7 @@ class ShardPlanner:
         """In how many seconds each block is whole, by target and block; empty where links have no known rate."""
         if not self._settings.link_rate:
             return {}
-        prediction = predict(multicast, made, self.chunk_bytes, self.block_seconds)
+        prediction = predict(multicast, made, self._settings.chunk_bytes, self.block_seconds)
         setup = self._settings.group_setup_s if made.policy == "ring" else 0.0
         ready = {target: prediction.ready[target].items() for target in made.targets}
         return {target: {block: setup + at for block, at in times} for target, times in ready.items()}

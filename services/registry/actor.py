@@ -1,12 +1,11 @@
 """The registry: it knows which processes are alive, which models there are, and which processes hold them."""
 
 import asyncio
-from functools import partial
 
 import structlog
 
 from livescale.services.registry.copies import CopyReconciler
-from livescale.services.registry.join_checks import check_join
+from livescale.services.registry.join_checks import ANY_PLACE, JoinRules
 from livescale.services.registry.leases import Leases, LeaseTimes
 from livescale.services.registry.members import Members
 from livescale.services.registry.models import Models
@@ -15,8 +14,6 @@ from livescale.services.registry.saved import SavedState
 from livescale.services.registry.settings import RegistrySettings
 from livescale.shared.bus.contract import BusError
 from livescale.shared.process.run import World
-from livescale.shared.subjects import HEARTBEAT, LEAVE
-from livescale.shared.topology.topology import Topology
 
 log = structlog.get_logger()
 
@@ -29,14 +26,13 @@ class Registry:
     key-value store.
     """
 
-    def __init__(self, world: World, settings: RegistrySettings, topology: Topology | None = None) -> None:
+    def __init__(self, world: World, settings: RegistrySettings, rules: JoinRules = ANY_PLACE) -> None:
         self._bus, self._clock, self._info = world.bus, world.clock, world.info
         self._leases = Leases(LeaseTimes(settings.suspect_seconds, settings.dead_seconds), world.info.id)
         self._pool = Pool(settings.host_caches())
         self._saved = SavedState(world.bus.kv)
         self._copies = CopyReconciler(world, self._pool, self._saved, self._leases.by_id, settings.suspect_seconds)
-        check = partial(check_join, topology=topology)
-        self._members = Members(world, self._leases, self._pool, self._saved, check, self._copies.look)
+        self._members = Members(world, self._leases, self._pool, self._saved, rules.check, self._copies.look)
         self._models = Models(world, self._pool, self._copies, settings.default_spec())
         self._membership = world.membership("registry")
         self._reconnected = asyncio.Event()
@@ -45,12 +41,9 @@ class Registry:
         await self._keep_events()
         await self._restore()
         self._bus.watch_connection(self._connection_changed)
-        heartbeats = await self._bus.subscribe(HEARTBEAT)
-        leaves = await self._bus.subscribe(LEAVE)
-        endpoints = [*self._members.endpoints, *self._models.endpoints]
-        await self._bus.serve(self._info, endpoints)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._members.run(heartbeats, leaves), name="members")
+            await self._members.start(group)
+            await self._bus.serve(self._info, [*self._members.endpoints, *self._models.endpoints])
             group.create_task(self._copies.run(), name="copies")
             group.create_task(self._saved.run(), name="saved")
             group.create_task(self._keep_events_again(), name="events")

@@ -1,6 +1,7 @@
 """Which processes may join: one for each place, and workers whose kernels compute the same bits. Pure."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Join, Member
@@ -9,10 +10,19 @@ from livescale.shared.topology.topology import Topology
 COMPILED = ("amx", "avx512_bf16", "portable")
 
 
-def check_join(join: Join, members: Sequence[Member], topology: Topology | None) -> None:
-    """Raises Refusal: 422 for a place that the topology lacks, 409 for what does not go with the other members."""
-    check_place(join, members, topology)
-    check_kernels(join, members)
+@dataclass(frozen=True)
+class JoinRules:
+    """What a process must satisfy to join. Without a topology it may be at any place that nobody has."""
+
+    topology: Topology | None = None
+
+    def check(self, join: Join, members: Sequence[Member]) -> None:
+        """Raises Refusal: 422 for a place that the topology lacks, 409 for what does not go with the other members."""
+        check_place(join, members, self.topology)
+        check_kernels(join, members)
+
+
+ANY_PLACE = JoinRules()
 
 
 def check_place(join: Join, members: Iterable[Member], topology: Topology | None) -> None:

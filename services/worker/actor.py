@@ -79,7 +79,11 @@ class Worker:
 
     async def run(self) -> None:
         """Serve until cancelled. Raises MemoryError where what the settings ask for cannot be had."""
-        async with self._maker.open(self._settings.arena_bytes, self._world.clock.now) as resources:
+        settings = self._settings
+        opening = self._maker.open(
+            settings.arena_bytes, self._world.clock.now, keep_parameters=settings.keep_parameters
+        )
+        async with opening as resources:
             await self._work(resources)
 
     async def why_not_ready(self) -> str | None:

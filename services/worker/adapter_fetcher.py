@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,9 +13,7 @@ from livescale.services.worker.engine.contract import AdapterData, AdapterUnavai
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.shared.bus.contract import BusError
 from livescale.shared.links.contract import Link
-from livescale.shared.messages.membership import Member
-from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.registry import AskSnapshot, ModelEntry, Named, Snapshot
+from livescale.shared.messages.registry import AskSnapshot, Named, Snapshot
 from livescale.shared.messages.transfers import FromDisk, Inflow, Node, Outflow, Send
 from livescale.shared.subjects import MANIFEST, SEND, SNAPSHOT
 from livescale.shared.transfer.chunks import TICKETS, chunk_bytes_for
@@ -33,6 +32,15 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class AdapterSource:
+    """A host in its `epoch` that has an adapter in memory, or else reads it as `from_disk` says."""
+
+    host: Node
+    epoch: int
+    from_disk: FromDisk
 
 
 class AdapterFetcher:
@@ -55,7 +63,7 @@ class AdapterFetcher:
             async with asyncio.timeout(WAIT_SECONDS):
                 while True:
                     try:
-                        return await self._fetch_from(await self._source(version), version)
+                        return await self._fetch_from(await self._source(version))
                     except (BusError, TransferFailed) as error:
                         failure = str(error)
                         log.warning("adapter_not_fetched", version=version, error=failure)
@@ -63,8 +71,8 @@ class AdapterFetcher:
         except TimeoutError:
             raise AdapterUnavailable(f"adapter {version} did not come within {WAIT_SECONDS:g} s: {failure}") from None
 
-    async def _source(self, version: str) -> tuple[ModelEntry, Member]:
-        """The adapter as it is registered, and a host that has it, or can read it. Raises BusError."""
+    async def _source(self, version: str) -> AdapterSource:
+        """A host that has the adapter, or can read it. Raises BusError."""
         snapshot: Snapshot = await self._context.bus.call(SNAPSHOT, AskSnapshot(), timeout=ASK_SECONDS)
         entry = next((one for one in snapshot.models if one.version == version), None)
         if entry is None:
@@ -74,18 +82,19 @@ class AdapterFetcher:
         if not having:
             raise BusError("no host is alive")
         self._asked += 1
-        return entry, having[self._asked % len(having)]
-
-    async def _fetch_from(self, source: tuple[ModelEntry, Member], version: str) -> AdapterData:
-        entry, host = source
-        manifest: Manifest = await self._context.bus.call(MANIFEST, Named(model=entry.spec.name), timeout=ASK_SECONDS)
+        host = having[self._asked % len(having)]
+        manifest = await self._context.bus.call(MANIFEST, Named(model=entry.spec.name), timeout=ASK_SECONDS)
         if manifest.version != version:
             raise BusError(f"adapter {entry.spec.name} has another version now, {manifest.version}")
+        node = Node(id=host.id, place="host", address=host.address or b"")
+        return AdapterSource(node, host.epoch, FromDisk(spec=entry.spec, manifest=manifest))
+
+    async def _fetch_from(self, source: AdapterSource) -> AdapterData:
+        manifest = source.from_disk.manifest
         memory = memoryview(bytearray(manifest.size_bytes))
         self._flows += 1  # each has a ticket of its own, also where several are asked for at once
         secret, ticket = self._context.world.ids.secret(), FIRST_TICKET + self._flows % FIRST_TICKET
         failures: list[TransferFailed] = []
-        upstream = Node(id=host.id, place="host", address=host.address or b"")
         copy = ModelCopy(self._context.me, CHUNK_BYTES, [memory], TIMEOUTS)
         async with asyncio.TaskGroup() as tasks:
 
@@ -96,29 +105,29 @@ class AdapterFetcher:
             events = Events(lambda: None, lambda block: None, broken)
             incoming = BlockReceiver(self._link, copy, manifest.blocks, self._hashing, events, tasks)
             running = tasks.create_task(incoming.run())
-            incoming.follow([Inflow(ticket=ticket, upstream=upstream)], secret)
+            incoming.follow([Inflow(ticket=ticket, upstream=source.host)], secret)
             try:
-                await self._order(entry, host, manifest, ticket, secret)
+                await self._order(source, ticket, secret)
             except BusError as error:
-                failures.append(TransferFailed(self._context.me, host.id, str(error)))
+                failures.append(TransferFailed(self._context.me, source.host.id, str(error)))
                 running.cancel()
         if failures:
             raise failures[0]
         return AdapterData(manifest, memory)
 
-    async def _order(self, entry: ModelEntry, host: Member, manifest: Manifest, ticket: int, secret: bytes) -> None:
+    async def _order(self, source: AdapterSource, ticket: int, secret: bytes) -> None:
         """Have the host send. Raises BusError."""
         downstream = Node(id=self._context.me, place="worker", address=self._link.address)
         send = Send(
             plan_id=f"adapter-{self._context.me}-{ticket}",
-            version=manifest.version,
+            version=source.from_disk.manifest.version,
             outflows=[Outflow(ticket=ticket, downstream=downstream)],
             chunk_bytes=CHUNK_BYTES,
-            epoch=host.epoch,
+            epoch=source.epoch,
             secret=secret,
-            from_disk=FromDisk(spec=entry.spec, manifest=manifest),
+            from_disk=source.from_disk,
         )
-        await self._context.bus.call(SEND, send, timeout=SEND_SECONDS, id=host.id)
+        await self._context.bus.call(SEND, send, timeout=SEND_SECONDS, id=source.host.id)
 
 
 def one_task(tasks: dict[K, asyncio.Task[V]], key: K, make: Callable[[], Coroutine[Any, Any, V]]) -> asyncio.Task[V]:

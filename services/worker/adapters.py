@@ -11,16 +11,14 @@ from functools import partial
 
 import structlog
 
-from livescale.services.worker.adapter_fetcher import RETRY_SECONDS, WAIT_SECONDS, AdapterFetcher, one_task
-from livescale.services.worker.engine.contract import AdapterData, AdapterMissing, AdapterUnavailable
+from livescale.services.worker.adapter_fetcher import WAIT_SECONDS, AdapterFetcher, one_task
+from livescale.services.worker.engine.contract import UNAVAILABLE, AdapterData, AdapterMissing, AdapterUnavailable
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.serving import ServingLoop
-from livescale.services.worker.pipeline.adapters import UNAVAILABLE, StageAdapters
-from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.pipeline.adapters import StageAdapters
 from livescale.services.worker.scheduling.sequence import Sequence
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.services.worker.tensor_parallel.leader import GroupLeader
-from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.model.adapter_shards import adapter_bytes
 from livescale.shared.runtime.waiting import together
 
@@ -56,7 +54,7 @@ class AdapterStore:
         stages.bring_here, stages.use_here, stages.recent_here = self.bring, self._use, self.recent
         serving.holds.append(self.hold)
 
-    def hold(self, scheduler: Scheduler, sequence: Sequence) -> None:
+    def hold(self, sequence: Sequence) -> None:
         """Run no step for a request until its adapter is here."""
         request = sequence.request
         if request.adapter is None:
@@ -66,7 +64,7 @@ class AdapterStore:
             self._use(version)
             return
         sequence.awaits_adapter = True
-        self._context.start(self._await(scheduler, sequence, version), f"adapter of {request.request_id}")
+        self._context.start(self._await(sequence, version), f"adapter of {request.request_id}")
 
     async def bring(self, version: str) -> None:
         """Return once an adapter is in the engine, on all ranks. Raises AdapterUnavailable."""
@@ -86,11 +84,11 @@ class AdapterStore:
             except (AdapterUnavailable, ValueError) as error:
                 raise AdapterMissing(f"adapter {version} did not come: {error}") from error
 
-    async def _await(self, scheduler: Scheduler, sequence: Sequence, version: str) -> None:
+    async def _await(self, sequence: Sequence, version: str) -> None:
         try:
             await together(self.bring(version), self._stages.bring(version))
         except AdapterUnavailable as error:
-            self._serving.give_up(scheduler, sequence, str(error), UNAVAILABLE)
+            self._serving.give_up(sequence, str(error), UNAVAILABLE)
         sequence.awaits_adapter = False
         self._serving.wake()
 
@@ -114,26 +112,8 @@ class AdapterStore:
 
     async def _to_all(self, leader: GroupLeader, version: str) -> AdapterData:
         """Receive an adapter here while the other ranks do so. Raises AdapterUnavailable."""
-        data, _ = await asyncio.gather(self._fetcher.fetch(version), self._to_others(leader, version))
+        data, _ = await asyncio.gather(self._fetcher.fetch(version), leader.bring(version))
         return data
-
-    async def _to_others(self, leader: GroupLeader, version: str) -> None:
-        """Return once the other ranks have an adapter. One that does not answer may be dead, of which this worker is
-        told. Raises AdapterUnavailable."""
-        failure = ""
-        try:
-            async with asyncio.timeout(WAIT_SECONDS):
-                while self._group.leader is leader:
-                    try:
-                        return await leader.bring(version)
-                    except BusError as error:
-                        if isinstance(error, Refusal) and error.code == UNAVAILABLE:
-                            raise AdapterUnavailable(f"another rank: {error.message}") from error
-                        failure = str(error)
-                    await asyncio.sleep(RETRY_SECONDS)
-        except TimeoutError:
-            raise AdapterUnavailable(f"another rank did not say that it has adapter {version}: {failure}") from None
-        raise AdapterUnavailable("the instance has ended")
 
     async def _make_room(self, leader: GroupLeader, size_bytes: int) -> None:
         """Evict adapters until one of this size fits. Raises AdapterUnavailable."""

@@ -10,7 +10,7 @@ import structlog
 
 from livescale.services.worker.disaggregation.sides import Disaggregation
 from livescale.services.worker.instance.context import WorkerContext, end_task
-from livescale.services.worker.instance.held import HeldInstance, ParameterMemory
+from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.lifecycle import Lifecycle, WorkerState, check_load
 from livescale.services.worker.instance.loading import Loading, Transport
 from livescale.services.worker.instance.serving import ServingLoop
@@ -48,7 +48,7 @@ class Deployment:
         world, tasks = context.world, context.tasks
         self._context = context
         self._id = context.me
-        self.parameters = ParameterMemory(resources.arena, settings.keep_parameters)
+        self.parameters = resources.parameters
         self._transport = Transport.of(
             world, resources.link, resources.hashing, tasks, resources.memory_export, resources.paths
         )

@@ -1,4 +1,4 @@
-"""What a worker owns for its whole life: arena, link, engine and threads."""
+"""What a worker owns for its whole life: memory for parameters, link, engine and threads."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.instance.held import AnyArena
+from livescale.services.worker.instance.parameter_memory import AnyArena, ParameterMemory
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.links.contract import Link
 from livescale.shared.links.meter import Meter, MeteredLink, Paths
@@ -24,7 +24,7 @@ class Resources:
     ways that parameters took.
     """
 
-    arena: AnyArena
+    parameters: ParameterMemory
     link: Link
     runner: Runner
     hashing: Executor
@@ -68,7 +68,9 @@ class ResourceMaker:
         return cls(make_runner, lambda: open_link(settings), lambda address: open_memory_export(settings, address))
 
     @asynccontextmanager
-    async def open(self, arena_bytes: int, now: Callable[[], float]) -> AsyncIterator[Resources]:
+    async def open(
+        self, arena_bytes: int, now: Callable[[], float], *, keep_parameters: bool = True
+    ) -> AsyncIterator[Resources]:
         """Make everything, with so much memory for parameters, and close it at the end. Memory is touched first."""
         runner = self.make_runner()
         arena, _ = await asyncio.gather(asyncio.to_thread(self.new_arena, arena_bytes, self.device), runner.ready())
@@ -76,7 +78,8 @@ class ResourceMaker:
         memory_export = None if self.open_export is None else self.open_export(link.address)
         try:
             with ThreadPoolExecutor(1, "checksum") as hashing:
-                yield Resources(arena, link, runner, hashing, Meter(now), memory_export)
+                parameters = ParameterMemory(arena, keep_parameters)
+                yield Resources(parameters, link, runner, hashing, Meter(now), memory_export)
         finally:
             if memory_export is not None:
                 await memory_export.close()

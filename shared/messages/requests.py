@@ -15,6 +15,9 @@ Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 MOST_LOGPROBS = 20  # of one token
 MOST_GRAMMAR = 131_072  # characters
+PART_BYTES = 512 << 10
+MOST_VOCABULARY_BYTES = 64 << 20  # compressed
+Digest = Annotated[str, Meta(min_length=32, max_length=32)]
 
 
 class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
@@ -253,3 +256,21 @@ def arrived(request: Submit, wall: float) -> Submit:
     if request.timeout_s is None:
         return request
     return replace(request, deadline=min(request.deadline, wall + request.timeout_s))
+
+
+class AskVocabulary(Message, frozen=True, kw_only=True):
+    """Worker -> any gateway: the vocabulary of this version of a model, from byte `offset` on."""
+
+    model: Name
+    version: Name
+    offset: Annotated[int, Meta(ge=0, le=MOST_VOCABULARY_BYTES - 1)] = 0
+
+
+class VocabularyPart(Message, frozen=True, kw_only=True):
+    """A part of a model's tokenizer.json, compressed by zlib; `digest` is that of all `total_bytes`. `ends` are the
+    end-of-sequence tokens."""
+
+    data: Annotated[bytes, Meta(max_length=PART_BYTES)]
+    total_bytes: Annotated[int, Meta(ge=1, le=MOST_VOCABULARY_BYTES)]
+    digest: Digest
+    ends: list[TokenId] = []

@@ -4,7 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from livescale.shared.bus.contract import Ack, Context, Refusal
-from livescale.shared.messages.pipelines import Pipeline, PipelineOver
+from livescale.shared.messages.model_parallel import Pipeline, PipelineOver
 from livescale.shared.subjects import PIPELINE_OVER
 
 if TYPE_CHECKING:

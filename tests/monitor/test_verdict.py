@@ -1,6 +1,7 @@
 """What follows from a verdict for the workers of other models, and what an advisory monitor carries out all the
 same."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -8,7 +9,16 @@ from msgspec.structs import replace
 
 from livescale.services.monitor.arbitration import Given
 from livescale.services.monitor.needs import Need, Unknown
-from livescale.services.monitor.verdict import Journal, JudgedModel, ScalingVerdict, as_advice, find_lack, give
+from livescale.services.monitor.verdict import (
+    Journal,
+    JudgedModel,
+    ScalingVerdict,
+    as_advice,
+    find_donor,
+    find_lack,
+    give,
+    make_room,
+)
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import Action, Decision
@@ -47,6 +57,18 @@ def test_a_model_without_any_instance_says_so() -> None:
 )
 def test_what_else_holds_a_model_up_is_no_reason_to_take_from_others(one: JudgedModel) -> None:
     assert find_lack(one) is None
+
+
+def test_an_idle_model_above_its_minimum_makes_room_for_one_that_lacks_workers() -> None:
+    idle, short = judged("idle", current=3), judged(current=0)
+    donor = find_donor(idle, idle_seconds=2.0, surplus_seconds=None, arena_bytes=SIZE)
+    lack = find_lack(short)
+    assert donor is not None
+    assert lack is not None
+    (verdict,) = make_room([idle], [dataclasses.replace(lack, model="other")], [donor], freeing=0)
+    assert (verdict.action, verdict.target, verdict.rule) == ("in", 2, "yield")
+    at_minimum = judged("idle", current=1, min_instances=1)
+    assert find_donor(at_minimum, idle_seconds=2.0, surplus_seconds=None, arena_bytes=SIZE) is None
 
 
 def test_who_gives_loses_one_instance_and_says_to_whom_and_why() -> None:

@@ -8,7 +8,7 @@ from livescale.services.planner.pipelines import SWITCH_TIMEOUT_SECONDS
 from livescale.services.planner.plans.execution_pipelines import foresee_pipelines
 from livescale.services.planner.plans.plan import TransferPlan
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.shared.messages.pipelines import Pipeline, PipelineOver
+from livescale.shared.messages.model_parallel import Pipeline, PipelineOver
 from livescale.shared.messages.transfers import Abort, PlannedPipeline, Serve
 from tests.control.fakes import BLOCKS
 from tests.planner.pipeline_play import FORMED_AT, Played, ready, running

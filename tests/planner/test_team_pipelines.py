@@ -8,7 +8,7 @@ from livescale.services.planner.plans.execution_pipelines import team_pipelines
 from livescale.services.planner.plans.plan import TransferPlan
 from livescale.services.planner.running_scale import NodeCommand
 from livescale.shared.messages.membership import LeaseChanged
-from livescale.shared.messages.pipelines import Pipeline
+from livescale.shared.messages.model_parallel import Pipeline
 from livescale.shared.messages.scaling import PipelineRecord
 from livescale.shared.messages.transfers import Serve
 from tests.control.fakes import BLOCKS

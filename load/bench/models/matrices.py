@@ -21,7 +21,7 @@ from livescale.load.peers.protocol import (
 )
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.kernels.variants import KernelsName, choose_kernels
-from livescale.services.worker.engine.matrices import make_linear
+from livescale.services.worker.engine.matrices import linear_of
 from livescale.services.worker.engine.parameters import PackedMatrix, block_tensors
 
 
@@ -34,7 +34,7 @@ class QuantizedMatrices:
         chosen = choose_kernels(cast(KernelsName, start.kernels))
         packed = list(packed_matrices(Path(start.checkpoint)))
         self._bytes = sum(one.nbytes for one in packed)
-        self._maps = [make_linear({"m.weight": one}, "m", kernels=chosen.kernels) for one in packed]
+        self._maps = [linear_of(one, chosen.kernels) for one in packed]
         self._inputs = [torch.randn(1, one.inputs, dtype=torch.bfloat16) for one in packed]
         self._memory = torch.ones(READ_BYTES // 8, dtype=torch.int64)
         self.ready = Ready(time.monotonic() - start.began, kernels=chosen.variant)

@@ -1,10 +1,11 @@
-"""What both ends of a KV transfer run with: the channel between them, what they count, and how long they wait."""
+"""What both ends of a KV transfer run with: the channel between them, and what they count."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.handoff import FIRST_CHANNEL as FIRST_HANDOFF
-from livescale.services.worker.instance.handoff import TAG_BITS, Channel
+from livescale.services.worker.instance.handoff import Channel, HandOffTickets
 from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.lifecycle import WorkerState
 from livescale.services.worker.instance.loading import KvFirst, Loading
@@ -15,15 +16,8 @@ from livescale.shared.process.telemetry import Telemetry
 
 # Channels of KV transfers are numbered above those of hand-offs and of pipelines.
 FIRST_CHANNEL = 1 << 26
-HEADER, DATA = 4, 5  # what a message on the channel is, in its tag; 2 and 3 were those of an earlier release
-PIECE_SECONDS = 10.0  # within which a piece moves, or the transfer is given up
 FAILURES = ("refused", "broken", "late", "lost")
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-
-
-def tag(kind: int, number: int) -> int:
-    """The tag under which a piece is sent, or the header that tells of this piece and the next ones."""
-    return kind << TAG_BITS | number
 
 
 class KvTransferCounts:
@@ -68,6 +62,11 @@ class KvContext:
     instance: HeldInstance
     counts: KvTransferCounts
     kv_first: KvFirst
+
+    @cached_property
+    def tickets(self) -> HandOffTickets:
+        """What transfers from here are named by, and their requests in the exports of steps."""
+        return HandOffTickets(self.worker.clock.wall())
 
     @property
     def serving(self) -> ServingLoop:

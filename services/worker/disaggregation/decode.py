@@ -11,18 +11,17 @@ from typing import cast
 
 import structlog
 
-from livescale.services.worker.disaggregation.context import DATA, HEADER, KvContext, tag
+from livescale.services.worker.disaggregation.context import KvContext
 from livescale.services.worker.disaggregation.incoming import IncomingKv, reservation_name
-from livescale.services.worker.disaggregation.wire import PIECE_HEADER, has_digest, unpack_header
+from livescale.services.worker.disaggregation.wire import receive_header, receive_piece
 from livescale.services.worker.scheduling.batch import SPARE_BYTES, slice_bytes
 from livescale.services.worker.scheduling.reservations import Reservation
 from livescale.shared.bus.contract import Ack, Context, Refusal
-from livescale.shared.links.contract import Buffer, LinkError, Peer
+from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.disaggregation import ReleaseKv, Reserve, Reserved, TakeOver
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.runtime.waiting import together
 
-SILENT_SECONDS = 60.0  # between two pieces: a long prompt may be computed beside many others
 OFFER_SECONDS = 0.003  # from the last piece of a prompt until its first token is chosen and the request is offered
 MOST_TAKEN = 1024  # transfers that are remembered, for those who ask again
 
@@ -194,9 +193,7 @@ class DecodeSide:
         """Receive pieces until every position has come in every layer. Raises LinkError, also where one is damaged."""
         number, layers = 0, manifest.config.num_hidden_layers
         while not one.came.is_full:
-            header = memoryview(bytearray(PIECE_HEADER.size))
-            await peer.receive(tag(HEADER, number), Buffer(header), timeout=SILENT_SECONDS)
-            for region in unpack_header(header, one.positions, layers):
+            for region in await receive_header(peer, number, one.positions, layers):
                 while not one.has_room:
                     await self._serving.changes.wait()
                 memory = self._worker.runner.new_memory(slice_bytes(manifest, one.slice(region)) + SPARE_BYTES)
@@ -241,12 +238,3 @@ class DecodeSide:
     def _reserved_blocks(self) -> float:
         scheduler = self._serving.scheduler
         return 0.0 if scheduler is None else scheduler.reservations.blocks
-
-
-async def receive_piece(peer: Peer, number: int, data: memoryview) -> memoryview:
-    """Receive the piece with this number into `data`, and return it without its digest. Raises LinkError, also where it
-    is damaged."""
-    await peer.receive(tag(DATA, number), Buffer(data), timeout=SILENT_SECONDS)
-    if not has_digest(data):
-        raise LinkError(f"a piece of {data.nbytes - SPARE_BYTES} bytes arrived damaged, its checksum is another")
-    return data[:-SPARE_BYTES]

@@ -15,7 +15,7 @@ from livescale.services.worker.disaggregation.pieces import (
     grouped,
     layer_pieces,
 )
-from livescale.services.worker.scheduling.batch import KvExport
+from livescale.services.worker.scheduling.batch import KvExport, KvSlice
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Sequence
 from livescale.shared.messages.disaggregation import Reserve
@@ -236,6 +236,10 @@ class OutgoingKv:
     def keep(self) -> None:
         """Have it decoded here, after all."""
         self.sequence.awaits_take_over = self.sequence.decodes_meanwhile = False
+
+    def slice(self, region: KvRegion) -> KvSlice:
+        """The place in the KV cache where the KV of this region is."""
+        return KvSlice(self.sequence.blocks, region.start, region.stop, region.layers)
 
     def take(self, export: KvExport, layers: range, data: memoryview) -> bool:
         """Take a piece that a step has computed. Returns whether it is wanted."""

@@ -150,7 +150,7 @@ class PrefillSide:
 
     def _start(self, one: OutgoingKv) -> asyncio.Task[None] | None:
         one.transfer.move(KvTransferState.ASKING)
-        one.number, one.began = self._sender.tickets.take(), self._worker.clock.now()
+        one.number, one.began = self._context.tickets.take(), self._worker.clock.now()
         changes = self._changes[one] = Changes()
         carrying = self._worker.start(self._carry(one, changes), f"KV to {one.decode} {one.request_id}")
         if carrying is not None:

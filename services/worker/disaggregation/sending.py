@@ -6,14 +6,13 @@ from collections.abc import Callable
 import structlog
 from msgspec.structs import replace
 
-from livescale.services.worker.disaggregation.context import DATA, HEADER, PIECE_SECONDS, KvContext, tag
+from livescale.services.worker.disaggregation.context import KvContext
 from livescale.services.worker.disaggregation.outgoing import KvSendRate, KvTransferState, OutgoingKv
 from livescale.services.worker.disaggregation.pieces import StagedPiece
-from livescale.services.worker.disaggregation.wire import pack_header, write_digest
-from livescale.services.worker.instance.handoff import HandOffTickets
-from livescale.services.worker.scheduling.batch import SPARE_BYTES, KvSlice
+from livescale.services.worker.disaggregation.wire import send_header, send_piece, write_digest
+from livescale.services.worker.scheduling.batch import SPARE_BYTES
 from livescale.shared.bus.contract import BusError, Refusal, ServiceAbsent
-from livescale.shared.links.contract import Buffer, LinkError, Peer
+from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.disaggregation import Reserve, Reserved, TakeOver
 from livescale.shared.runtime.waiting import Changes
 from livescale.shared.subjects import RESERVE, TAKE_OVER
@@ -35,7 +34,6 @@ class KvSender:
         self._counts = context.counts
         self._void = void
         self.rate = KvSendRate()
-        self.tickets = HandOffTickets(context.worker.clock.wall())
 
     async def run(self, one: OutgoingKv, changes: Changes) -> bool:
         """Returns whether the decode worker took the request. `changes` tell of steps, and of pieces of this request.
@@ -79,7 +77,7 @@ class KvSender:
         request = self._worker.leaving(replace(sequence.request, generated=generated))
         one.asked = Reserve(
             prefill=self._worker.node(),
-            ticket=self.tickets.take(),
+            ticket=self._context.tickets.take(),
             secret=self._worker.world.ids.secret(),
             request=request,
             version=one.version,
@@ -106,18 +104,15 @@ class KvSender:
     async def _send(self, one: OutgoingKv, peer: Peer, number: int, piece: StagedPiece) -> None:
         region, data = piece.region, piece.data
         if not data:
-            kv = KvSlice(one.sequence.blocks, region.start, region.stop, region.layers)
-            data = await self._worker.runner.export_slices([kv], SPARE_BYTES)
+            data = await self._worker.runner.export_slices([one.slice(region)], SPARE_BYTES)
         write_digest(data)
         if piece.told:
-            header = memoryview(pack_header(region.start, region.stop, piece.told))
-            await peer.send(tag(HEADER, number), Buffer(header), timeout=PIECE_SECONDS)
+            await send_header(peer, number, region, piece.told)
         self.rate.begin(self._worker.clock.now())
         self._context.kv_first.begin()
         sent = 0
         try:
-            await peer.send(tag(DATA, number), Buffer(data), timeout=PIECE_SECONDS)
-            sent = data.nbytes - SPARE_BYTES
+            sent = await send_piece(peer, number, data)
         finally:
             self.rate.end(self._worker.clock.now(), sent, sent / one.transfer.token_bytes)
             self._context.kv_first.end(sent)

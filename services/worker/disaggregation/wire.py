@@ -1,14 +1,51 @@
-"""How pieces of KV are told to the other end, and how it sees that one is damaged."""
+"""How pieces of KV and the headers that tell of them are sent and received, and how damage to them is seen."""
 
 import struct
 from collections.abc import Sequence
 from itertools import pairwise
 
 from livescale.services.worker.disaggregation.pieces import MOST_TOLD, KvRegion
+from livescale.services.worker.instance.handoff import TAG_BITS
 from livescale.services.worker.scheduling.batch import SPARE_BYTES
-from livescale.shared.links.contract import checksum
+from livescale.shared.links.contract import Buffer, LinkError, Peer, checksum
 
+HEADER, DATA = 4, 5  # what a message on the channel is, in its tag; 2 and 3 were those of an earlier release
 PIECE_HEADER = struct.Struct(f">QQ{MOST_TOLD + 1}IQ")  # positions, the layers between which pieces are cut, digest
+PIECE_SECONDS = 10.0  # within which a piece moves, or the transfer is given up
+SILENT_SECONDS = 60.0  # between two pieces: a long prompt may be computed beside many others
+
+
+async def send_header(peer: Peer, number: int, region: KvRegion, told: Sequence[range]) -> None:
+    """Tell the other end of the pieces from `number` on, which are of the positions of `region`. Raises LinkError."""
+    header = memoryview(pack_header(region.start, region.stop, told))
+    await peer.send(_tag(HEADER, number), Buffer(header), timeout=PIECE_SECONDS)
+
+
+async def send_piece(peer: Peer, number: int, data: memoryview) -> int:
+    """Send the piece with this number, whose digest stands behind it. Returns its bytes. Raises LinkError."""
+    await peer.send(_tag(DATA, number), Buffer(data), timeout=PIECE_SECONDS)
+    return data.nbytes - SPARE_BYTES
+
+
+async def receive_header(peer: Peer, number: int, positions: int, layers: int) -> list[KvRegion]:
+    """What the pieces from `number` on are. Raises LinkError, and ValueError as `unpack_header`."""
+    header = memoryview(bytearray(PIECE_HEADER.size))
+    await peer.receive(_tag(HEADER, number), Buffer(header), timeout=SILENT_SECONDS)
+    return unpack_header(header, positions, layers)
+
+
+async def receive_piece(peer: Peer, number: int, data: memoryview) -> memoryview:
+    """Receive the piece with this number into `data`, and return it without its digest. Raises LinkError, also where it
+    is damaged."""
+    await peer.receive(_tag(DATA, number), Buffer(data), timeout=SILENT_SECONDS)
+    if not has_digest(data):
+        raise LinkError(f"a piece of {data.nbytes - SPARE_BYTES} bytes arrived damaged, its checksum is another")
+    return data[:-SPARE_BYTES]
+
+
+def _tag(kind: int, number: int) -> int:
+    """The tag under which a piece is sent, or the header that tells of this piece and the next ones."""
+    return kind << TAG_BITS | number
 
 
 def pack_header(start: int, stop: int, pieces: Sequence[range]) -> bytearray:

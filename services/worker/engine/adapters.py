@@ -11,17 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from livescale.services.worker.engine.contract import AdapterMissing
-from livescale.services.worker.engine.experts import make_experts
 from livescale.services.worker.engine.kernels.variants import Kernels
-from livescale.services.worker.engine.matrices import LINEAR_NUMBERS, CompiledLinear, make_linear
+from livescale.services.worker.engine.matrices import LINEAR_NUMBERS, CompiledLinear, linear_of
 from livescale.services.worker.engine.parameters import Linear, Tensors, block_tensors, part_of
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.links.contract import View
-from livescale.shared.messages.layers import Experts
-from livescale.shared.messages.parameters import Activation, Manifest, ModelConfig
+from livescale.shared.messages.parameters import Manifest, ModelConfig
 from livescale.shared.model.adapter_shards import adapter_bytes, adapter_slices
 from livescale.shared.model.declaration.adapter import DOWN, UP, matrix_outputs
-from livescale.shared.model.packed.form import WEIGHT
 
 Names = tuple[str, ...]
 # Matrices with the same input, which the compiled kernels multiply as one; in the order of `Map` of kernels.h.
@@ -43,27 +40,6 @@ RANK_STEP = 32  # of which the inputs of torch's products are a multiple; the re
 Part = tuple[torch.Tensor | None, torch.Tensor | None, int]  # A, B and the outputs of a matrix
 
 
-class Matrices:
-    """Makes the matrices of a layer from its tensors, each once."""
-
-    def __init__(self, tensors: Tensors, kernels: Kernels | None) -> None:
-        self._tensors = tensors
-        self._kernels = kernels
-        self._made: dict[Names, Linear] = {}
-
-    def linear(self, *names: str) -> Linear:
-        """Matrices with the same input as one linear map."""
-        if names not in self._made:
-            self._made[names] = make_linear(self._tensors, *names, kernels=self._kernels)
-        return self._made[names]
-
-    def experts(self, experts: Experts, activation: Activation) -> Linear:
-        """The layer's experts."""
-        if () not in self._made:
-            self._made[()] = make_experts(experts, self._tensors, self._kernels, activation)
-        return self._made[()]
-
-
 class LowRank:
     """What an adapter adds to a linear map: one product with all of its A, then one with its B side by side."""
 
@@ -81,8 +57,8 @@ class LowRank:
                 diagonal[row : row + out, column : column + len(down)] = up
                 column += len(down)
             row += out
-        self._down = make_linear({f"down{WEIGHT}": stacked}, "down", kernels=kernels)
-        self._up = make_linear({f"up{WEIGHT}": diagonal}, "up", kernels=kernels)
+        self._down = linear_of(stacked, kernels)
+        self._up = linear_of(diagonal, kernels)
 
     def plus(self, rows: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
         """`product` `[row, out]` plus what the adapter makes of `rows` `[row, in]`. Any number of rows."""
@@ -233,18 +209,3 @@ class AdaptedLinear:
                 made = added.plus(rows.index_select(0, index), product.index_select(0, index))
                 product.index_copy_(0, index, made)
         return product
-
-
-class AdaptedMatrices:
-    """The matrices of layer `index`, with what the adapters of rows add to them."""
-
-    def __init__(self, matrices: Matrices, adapters: Adapters, index: int) -> None:
-        self._matrices = matrices
-        self._adapters = adapters
-        self._index = index
-
-    def linear(self, *names: str) -> Linear:
-        return AdaptedLinear(self._matrices.linear(*names), self._adapters, self._index, names[0])
-
-    def experts(self, experts: Experts, activation: Activation) -> Linear:
-        return self._matrices.experts(experts, activation)

@@ -21,8 +21,8 @@ from livescale.services.worker.scheduling.batch import (
 )
 from livescale.services.worker.scheduling.rates import EngineRates
 from livescale.shared.links.contract import View
+from livescale.shared.messages.model_parallel import Meeting
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.ranks import Meeting
 from livescale.shared.messages.requests import Submit
 
 
@@ -133,6 +133,9 @@ class RankLost(RuntimeError):
 
 class AdapterUnavailable(Exception):
     """An adapter could not be fetched, or there is no room for it."""
+
+
+UNAVAILABLE = 503  # the code of the refusal by which another worker is told so
 
 
 class AdapterMissing(RuntimeError):

@@ -207,7 +207,7 @@ class TorchEngine:
             hidden, rows = self._through(batch.chunks)
         finally:
             self._leaving = {}
-        return self.output_head.choose(hidden, rows, batch.chunks)
+        return self.output_head.choose(hidden, rows.sampled, batch.chunks)
 
     def lay_down(self, batch: Batch) -> None:
         """Store the KV that `batch` brings, from the prefix cache or from other workers, where the step reads it."""
@@ -256,7 +256,7 @@ class TorchEngine:
         hidden = self.layers(max(blocks.start - 1, 0), min(blocks.stop, head) - 1, hidden, rows)
         if blocks.stop <= head:
             return StageResult(memoryview(hidden.contiguous().view(torch.uint8).flatten().cpu().numpy().data))
-        return StageResult(NO_BYTES, self.output_head.choose(hidden, rows, chunks))
+        return StageResult(NO_BYTES, self.output_head.choose(hidden, rows.sampled, chunks))
 
     def _coming(self, activation: memoryview, count: int) -> torch.Tensor:
         """The activation that another worker computed, as a copy, since bytes may lie at any address."""

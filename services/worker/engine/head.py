@@ -7,18 +7,16 @@ import numpy.typing as npt
 import torch
 from msgspec.structs import replace
 
-from livescale.services.worker.engine.attention import Rows
 from livescale.services.worker.engine.contract import BlockMissing
 from livescale.services.worker.engine.kernels.variants import Kernels
-from livescale.services.worker.engine.matrices import make_linear
+from livescale.services.worker.engine.matrices import linear_of, make_linear
 from livescale.services.worker.engine.norms import Norm, as_it_is, norm_of
 from livescale.services.worker.engine.parameters import Linear, Tensors, padded
-from livescale.services.worker.engine.sampling import choose_tokens, score_tokens
+from livescale.services.worker.engine.sampling import choose_tokens, score_prompts
 from livescale.services.worker.engine.tensor_parallel import Ranks, side_by_side
 from livescale.services.worker.grammars.masks import Masks, without_masks
-from livescale.services.worker.scheduling.batch import NOTHING_CHOSEN, Chosen, ScheduledChunk
+from livescale.services.worker.scheduling.batch import NOTHING_CHOSEN, Chosen, ScheduledChunk, choose_vectors
 from livescale.shared.messages.parameters import Manifest, ModelConfig
-from livescale.shared.messages.requests import TokenLogprobs
 
 
 class Pooler:
@@ -44,7 +42,7 @@ class Pooler:
         numbers = normed[: len(rows)].float().cpu().numpy()
         # Of one row the mean is the row itself.
         made = [_mean(part) for part in np.split(numbers, np.cumsum([len(part) for part in taken])[:-1])]
-        return Chosen([0] * len(taken), {place: told_of(vector) for place, vector in enumerate(made)})
+        return choose_vectors([vector.astype("<f4").tobytes() for vector in made])
 
     def _taken(self, chunks: Sequence[ScheduledChunk]) -> Iterator[range]:
         """The rows that each prompt's vector is made of."""
@@ -76,14 +74,6 @@ def _mean(rows: "npt.NDArray[np.float32]") -> "npt.NDArray[np.float32]":
     return mean
 
 
-def told_of(vector: "npt.NDArray[np.float32]") -> TokenLogprobs:
-    """A vector as it is told in place of a token."""
-    return TokenLogprobs(0.0, pooled=vector.astype("<f4").tobytes())
-
-
-SCORED_ROWS = 32  # of a prompt, of which there are logits at once
-
-
 class Head:
     """The last block of a model, as the rank of `manifest` has it; `config` is what this rank computes."""
 
@@ -111,7 +101,7 @@ class Head:
         """Make the matrix of the embedding where they are the same. Not before both blocks are here: no layer has to
         wait for it."""
         if self._config.tie_word_embeddings and self._norm is not None and self._matrix is None:
-            self._matrix = make_linear({"head.weight": embedding}, "head", kernels=self._kernels)
+            self._matrix = linear_of(embedding, self._kernels)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -127,16 +117,18 @@ class Head:
         if self.masks is not None:
             self.masks.begin_step(chunks)
 
-    def choose(self, hidden: torch.Tensor, rows: Rows, chunks: Sequence[ScheduledChunk]) -> Chosen:
-        """Rank 0 returns what is chosen after the last layer; all ranks run the head. Raises BlockMissing."""
+    def choose(self, hidden: torch.Tensor, sampled: torch.Tensor | slice, chunks: Sequence[ScheduledChunk]) -> Chosen:
+        """Rank 0 returns what is chosen after the last layer, with a token after each of the rows `sampled`; all ranks
+        run the head. Raises BlockMissing."""
         if self._config.pooling != "none":
             return self._pooled(hidden, chunks)
-        prompts = self._scored(hidden, chunks)
+        is_first = self._manifest.shard == 0
+        prompts = score_prompts(hidden, chunks, self.logits, self._kernels, tells=is_first)
         samplings = [chunk.sampling for chunk in chunks if chunk.sampling is not None]
         if not samplings:
             return Chosen([], prompts=prompts) if prompts else NOTHING_CHOSEN
-        logits = self.logits(hidden[rows.sampled])
-        if self._manifest.shard:
+        logits = self.logits(hidden[sampled])
+        if not is_first:
             return NOTHING_CHOSEN
         permitted = without_masks(chunks) if self.masks is None else self.masks.take_step(chunks)
         chosen = choose_tokens(logits, samplings, permitted, self._kernels)
@@ -146,20 +138,6 @@ class Head:
         if self._pooler is None:
             raise BlockMissing(f"cannot pool: block {len(self._manifest.blocks) - 1} was not added")
         return NOTHING_CHOSEN if self._manifest.shard else self._pooler.pool(hidden, chunks)
-
-    def _scored(self, hidden: torch.Tensor, chunks: Sequence[ScheduledChunk]) -> dict[int, list[TokenLogprobs]]:
-        """How likely tokens of prompts are, by the place of the chunk. The head runs in slabs, as logits are large."""
-        scored, first = dict[int, list[TokenLogprobs]](), 0
-        for number, chunk in enumerate(chunks):
-            if chunk.scoring is not None:
-                told = scored[number] = []
-                for start in range(0, len(chunk.scoring.following), SCORED_ROWS):
-                    tokens = chunk.scoring.following[start : start + SCORED_ROWS]
-                    logits = self.logits(hidden[first + start : first + start + len(tokens)])
-                    if self._manifest.shard == 0:
-                        told += score_tokens(logits, tokens, chunk.scoring.top, self._kernels)
-            first += len(chunk.tokens)
-        return scored
 
 
 def bent_logits(logits: torch.Tensor, config: ModelConfig) -> torch.Tensor:

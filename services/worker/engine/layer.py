@@ -1,16 +1,17 @@
 """A layer, whose kind says what it has besides what a layer of Llama has."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
+from functools import cached_property
 
 import torch
 
-from livescale.services.worker.engine.adapters import AdaptedMatrices, Adapters, Matrices
+from livescale.services.worker.engine.adapters import AdaptedLinear, Adapters
 from livescale.services.worker.engine.attention import Rows
-from livescale.services.worker.engine.experts import SharedExperts, WeighedGated
+from livescale.services.worker.engine.experts import SharedExperts, WeighedGated, make_experts
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.latent import LatentOutput, LatentProjections
-from livescale.services.worker.engine.matrices import Activated, Gated, join_gated
+from livescale.services.worker.engine.matrices import Activated, Gated, join_gated, make_linear
 from livescale.services.worker.engine.norms import Norm, norm_of
 from livescale.services.worker.engine.parameters import Linear, Tensors, unpacked
 from livescale.services.worker.engine.tensor_parallel import Ranks, ResidualLinear, added, row_parallel
@@ -18,6 +19,8 @@ from livescale.shared.messages.parameters import LayerKind, ModelConfig
 
 ADDED_BIASES = ("self_attn.o_proj.bias", "mlp.down_proj.bias")
 EXPERT_BIASES = ("mlp.experts.down_proj.bias",)  # where each rank has a part of each expert
+
+MakeLinear = Callable[..., Linear]  # of the names of matrices with the same input
 
 
 class NormedHeads:
@@ -125,23 +128,23 @@ class Layer:
             once = ADDED_BIASES + EXPERT_BIASES * (config.experts is not None and config.experts.cut_inside)
             own = {name: tensor for name, tensor in own.items() if not name.endswith(once)}
         self.index = index
-        self._matrices = Matrices(own, kernels)
         self._parts = Parts(config, config.kind(index), own, kernels, ranks)
-        self._take(self._parts, self._matrices)
+        self._take(self._parts.linear)
 
     def adapted(self, adapters: Adapters) -> "Layer":
         """The same layer with what the adapters of rows add to its matrices."""
         made = copy(self)
-        made._take(self._parts, AdaptedMatrices(self._matrices, adapters, self.index))
+        made._take(lambda *names: AdaptedLinear(self._parts.linear(*names), adapters, self.index, names[0]))
         return made
 
-    def _take(self, parts: "Parts", matrices: Matrices | AdaptedMatrices) -> None:
+    def _take(self, linear: MakeLinear) -> None:
+        parts = self._parts
         self._input_norm = parts.norm("input_layernorm")
-        self._qkv = parts.projections(matrices)
-        self._output = parts.output(parts.gathering(matrices), "self_attn")
+        self._qkv = parts.projections(linear)
+        self._output = parts.output(parts.gathering(linear), "self_attn")
         self.is_parallel = parts.is_parallel
         self._mlp_norm = self._input_norm if self.is_parallel else parts.norm("post_attention_layernorm")
-        self._gated, self._down = parts.mlp(matrices)
+        self._gated, self._down = parts.mlp(linear)
 
     @property
     def parts(self) -> tuple[Norm, Linear, ResidualLinear, Norm, Gated, ResidualLinear]:
@@ -176,26 +179,38 @@ class Parts:
         self._tensors = tensors
         self._kernels = kernels
         self._ranks = ranks
+        self._made: dict[tuple[str, ...], Linear] = {}
         self.is_parallel = kind.parallel
+
+    def linear(self, *names: str) -> Linear:
+        """Make matrices with the same input one linear map, once."""
+        if names not in self._made:
+            self._made[names] = make_linear(self._tensors, *names, kernels=self._kernels)
+        return self._made[names]
+
+    @cached_property
+    def _experts(self) -> Linear:
+        assert self._config.experts is not None
+        return make_experts(self._config.experts, self._tensors, self._kernels, self._kind.activation)
 
     def norm(self, name: str) -> Norm:
         """The norm of this name, or one that does nothing where there is none."""
         return norm_of(self._config, self._tensors, name, self._kernels)
 
-    def projections(self, matrices: Matrices | AdaptedMatrices) -> Linear:
+    def projections(self, linear: MakeLinear) -> Linear:
         """Make the matrix of queries, keys and values, with norms of heads where the kind has them."""
         if self._config.latent is not None:
-            return LatentProjections(self._config.latent, matrices.linear, self._tensors, self._kernels)
+            return LatentProjections(self._config.latent, linear, self._tensors, self._kernels)
         kind, head_dim = self._kind, self._config.head_dim
-        made = matrices.linear(*(f"self_attn.{name}_proj" for name in "qkv"))
+        made = linear(*(f"self_attn.{name}_proj" for name in "qkv"))
         if kind.head_norm == "none":
             return made
         q, kv = self._config.num_attention_heads * head_dim, self._config.num_key_value_heads * head_dim
         return NormedHeads(made, self._heads("q_norm"), self._heads("k_norm"), (q, kv, kv))
 
-    def gathering(self, matrices: Matrices | AdaptedMatrices) -> Linear:
+    def gathering(self, linear: MakeLinear) -> Linear:
         """Make the matrix that follows attention."""
-        made = matrices.linear("self_attn.o_proj")
+        made = linear("self_attn.o_proj")
         if self._config.latent is None:
             return made
         return LatentOutput(self._config.latent, made, self._tensors, self._kernels)
@@ -209,30 +224,30 @@ class Parts:
         weight = self._tensors[f"self_attn.{name}.weight"].float() + self._config.norm_offset
         return AcrossRanks(weight, self._config.rms_norm_eps, self._ranks)
 
-    def mlp(self, matrices: Matrices | AdaptedMatrices) -> tuple[Gated, ResidualLinear]:
+    def mlp(self, linear: MakeLinear) -> tuple[Gated, ResidualLinear]:
         """What makes features of rows, and what is added to the residual. Experts do all of it in the second."""
         kind, experts = self._kind, self._config.experts
         if kind.experts and experts is not None:
-            made = matrices.experts(experts, kind.activation)
+            made = self._experts
             if experts.shared_features:
                 shared = "mlp.shared_experts"
-                gated = self._gated(matrices, shared)
+                gated = self._gated(linear, shared)
                 if experts.shared_gate:
-                    gated = WeighedGated(gated, matrices.linear("mlp.shared_expert_gate"))
-                made = SharedExperts(made, gated, matrices.linear(f"{shared}.down_proj"))
+                    gated = WeighedGated(gated, linear("mlp.shared_expert_gate"))
+                made = SharedExperts(made, gated, linear(f"{shared}.down_proj"))
             return unchanged, self.output(made, "mlp")
-        return self._activated(matrices), self.output(matrices.linear("mlp.down_proj"), "mlp")
+        return self._activated(linear), self.output(linear("mlp.down_proj"), "mlp")
 
-    def _gated(self, matrices: Matrices | AdaptedMatrices, place: str) -> Gated:
+    def _gated(self, linear: MakeLinear, place: str) -> Gated:
         gate, up = f"{place}.gate_proj", f"{place}.up_proj"
-        return join_gated(matrices.linear, gate, up, self._kernels, self._kind.activation)
+        return join_gated(linear, gate, up, self._kernels, self._kind.activation)
 
-    def _activated(self, matrices: Matrices | AdaptedMatrices) -> Gated:
+    def _activated(self, linear: MakeLinear) -> Gated:
         """The matrices of the MLP before the last one, and what stands between."""
         activation = self._kind.activation
         if self._kind.gated:
-            return self._gated(matrices, "mlp")
-        return Activated(matrices.linear("mlp.up_proj"), activation, self._kernels)
+            return self._gated(linear, "mlp")
+        return Activated(linear("mlp.up_proj"), activation, self._kernels)
 
     def output(self, matrix: Linear, place: str) -> ResidualLinear:
         """A matrix whose product is added to the residual, with the norm of this place."""

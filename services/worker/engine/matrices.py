@@ -148,6 +148,11 @@ def make_linear(tensors: Tensors, *names: str, kernels: Kernels | None = None) -
     return TorchLinear(tensors, *names) if kernels is None else CompiledLinear(kernels, tensors, *names)
 
 
+def linear_of(matrix: torch.Tensor, kernels: Kernels | None) -> Linear:
+    """Make one matrix a linear map, without a bias."""
+    return make_linear({"own.weight": matrix}, "own", kernels=kernels)
+
+
 class Gated(Protocol):
     """SwiGLU or GeGLU: the product of the activation of one matrix's output and the output of another."""
 

@@ -43,8 +43,8 @@ from livescale.services.worker.scheduling.batch import (
 )
 from livescale.services.worker.scheduling.rates import EngineRates, layers_share
 from livescale.shared.links.contract import View
+from livescale.shared.messages.model_parallel import Meeting
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.ranks import Meeting
 from livescale.shared.messages.requests import Submit
 from livescale.shared.model.latency import Latency
 from livescale.shared.runtime.clock import Clock

@@ -36,8 +36,8 @@ from livescale.services.worker.scheduling.batch import Batch, Chosen, KvCopy, Kv
 from livescale.services.worker.scheduling.rates import EngineRates, layers_share
 from livescale.shared.links.contract import View
 from livescale.shared.memory.devices import CPU
+from livescale.shared.messages.model_parallel import Meeting
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.ranks import Meeting
 from livescale.shared.messages.requests import Submit
 
 MASK_SECONDS = 0.001  # how often a first mask is looked for

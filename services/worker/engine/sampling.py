@@ -5,7 +5,7 @@ the request's seed and the token's index alone. So any worker that continues a r
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,9 +16,10 @@ from msgspec import structs
 from livescale.services.worker.engine.kernels.variants import Kernels, find_compiled
 from livescale.services.worker.engine.logits import KINDS, Floats, Ids, TokenMask, change_logits
 from livescale.services.worker.grammars.masks import NO_MASKS, StepMasks
-from livescale.services.worker.scheduling.batch import Chosen, Past, TokenSampling
+from livescale.services.worker.scheduling.batch import Chosen, Past, ScheduledChunk, TokenSampling
 from livescale.shared.messages.requests import Sampling, TokenLogprobs
 
+SCORED_ROWS = 32  # of a prompt, of which there are logits at once
 STRETCH, MANY = 512, 2_048  # numbers that are compared at once, and so many that sorting them takes long
 
 SEED_BITS = (1 << 64) - 1
@@ -219,6 +220,29 @@ def score_tokens(
     )
     ranks = (logits >= logits.gather(1, torch.tensor(tokens).unsqueeze(1))).sum(1).tolist()
     return [structs.replace(one.logprobs, rank=rank) for one, rank in zip(told, ranks, strict=True)]
+
+
+def score_prompts(
+    hidden: torch.Tensor,
+    chunks: Sequence[ScheduledChunk],
+    logits_of: Callable[[torch.Tensor], torch.Tensor],
+    kernels: Kernels | None,
+    *,
+    tells: bool,
+) -> dict[int, list[TokenLogprobs]]:
+    """How likely tokens of prompts are, by the place of the chunk, whose rows are in `hidden`. Logits are made in
+    slabs, as they are large, and also by ranks that tell nothing: the others wait for theirs."""
+    scored, first = dict[int, list[TokenLogprobs]](), 0
+    for number, chunk in enumerate(chunks):
+        if chunk.scoring is not None:
+            told = scored[number] = []
+            for start in range(0, len(chunk.scoring.following), SCORED_ROWS):
+                tokens = chunk.scoring.following[start : start + SCORED_ROWS]
+                logits = logits_of(hidden[first + start : first + start + len(tokens)])
+                if tells:
+                    told += score_tokens(logits, tokens, chunk.scoring.top, kernels)
+        first += len(chunk.tokens)
+    return scored
 
 
 def draw_token(logits: Floats, sampling: TokenSampling) -> int:

@@ -47,7 +47,7 @@ class ServingLoop:
         self.is_joined_soon: Callable[[], bool] = lambda: False
         self.with_exports: Callable[[Batch], Batch] = lambda batch: batch
         # Vocabulary and adapters: each may have a request that came wait for a grammar's first mask, or its adapter.
-        self.holds: list[Callable[[Scheduler, RunningSequence], None]] = []
+        self.holds: list[Callable[[RunningSequence], None]] = []
         self._opened_at = clock.now()
         self.unasked_seconds: float | None = None
         self.runs_steps = True  # else others run the layers of these requests one by one, and may keep their KV
@@ -159,7 +159,7 @@ class ServingLoop:
     def _hold(self, scheduler: Scheduler, request: Submit) -> None:
         if (sequence := scheduler.get(request.request_id)) is not None:
             for hold in self.holds:
-                hold(scheduler, sequence)
+                hold(sequence)
 
     def _came(self, request: Submit) -> None:
         self._asked()
@@ -168,10 +168,11 @@ class ServingLoop:
         self.wake()
         self.on_step()
 
-    def give_up(self, scheduler: Scheduler, sequence: RunningSequence, reason: str, code: int) -> None:
-        """End a request, which gets the reason as its answer, and go on with the others."""
-        self._stepped(scheduler, scheduler.give_up(sequence, Withheld(reason, code)))
-        self.wake()
+    def give_up(self, sequence: RunningSequence, reason: str, code: int) -> None:
+        """End a request, if it is still here: it gets the reason as its answer. The others go on."""
+        if self.scheduler is not None:
+            self._stepped(self.scheduler, self.scheduler.give_up(sequence, Withheld(reason, code)))
+            self.wake()
 
     def release(self, request_id: str, taker: str, layers: int) -> None:
         """Drop a request that another worker goes on with, `taker`, and tell routers; so many `layers` of it were run

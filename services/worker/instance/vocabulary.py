@@ -9,11 +9,10 @@ from livescale.services.worker.grammars.mask_computer import MasksFailed
 from livescale.services.worker.grammars.masks import NEVER, Vocabulary
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.serving import ServingLoop
-from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Sequence
 from livescale.shared.bus.contract import Bus, BusError
+from livescale.shared.messages.requests import AskVocabulary, VocabularyPart
 from livescale.shared.messages.transfers import Load
-from livescale.shared.messages.vocabulary import AskVocabulary, VocabularyPart
 from livescale.shared.subjects import VOCABULARY
 
 ASK_SECONDS = 5.0
@@ -54,13 +53,13 @@ class VocabularyLearner:
             self._learning.cancel()
         self._learning = self._failure = None
 
-    def hold(self, scheduler: Scheduler, sequence: Sequence) -> None:
+    def hold(self, sequence: Sequence) -> None:
         """Run no step for a request with a grammar until it is known what it permits first."""
         if self._runner.applies_grammars and sequence.request.sampling.grammar:
             sequence.awaits_mask = True
-            self._start(self._first_mask(scheduler, sequence), f"grammar {sequence.request_id}")
+            self._start(self._first_mask(sequence), f"grammar {sequence.request_id}")
 
-    async def _first_mask(self, scheduler: Scheduler, sequence: Sequence) -> None:
+    async def _first_mask(self, sequence: Sequence) -> None:
         failure = None
         try:
             async with asyncio.timeout(WAIT_SECONDS):
@@ -71,7 +70,7 @@ class VocabularyLearner:
         except TimeoutError:
             failure = NO_VOCABULARY
         if failure is not None:
-            self._serving.give_up(scheduler, sequence, failure, code=503)
+            self._serving.give_up(sequence, failure, code=503)
         sequence.awaits_mask = False
         self._serving.wake()
 

@@ -1,7 +1,7 @@
 """Requests on their way from a target to this source. Each is this worker's once the target hears that it is here."""
 
 import asyncio
-from collections.abc import Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import cast
 
 import structlog
@@ -17,14 +17,12 @@ from livescale.services.worker.scheduling.batch import (
 )
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Filled, LateKv, Sequence
-from livescale.shared.bus.contract import BusError, Refusal
+from livescale.shared.bus.contract import Refusal
 from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.live import Pulled, Task, Took
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.runtime.waiting import together
-from livescale.shared.subjects import TOOK
 
-TOOK_SECONDS = 2.0
 TOGETHER_SECONDS = 0.25  # that requests are kept for those that came with the same pull
 
 log = structlog.get_logger()
@@ -33,7 +31,8 @@ log = structlog.get_logger()
 class IncomingHandOff:
     """One request on its way here, for `scheduler`, which runs a model of this `manifest`.
 
-    Call `own`, then `begin` and `finish`, and `close` in any case. `task` is one of those that were `pulled`.
+    Call `own`, then `begin` and `finish`, and `close` in any case. `task` is one of those that were `pulled`. `tell`
+    tells the target whether it was taken, and returns whether it is no longer the target's.
     """
 
     def __init__(
@@ -44,11 +43,13 @@ class IncomingHandOff:
         task: Task,
         pulled: Pulled,
         context: LiveContext,
+        tell: Callable[[str, Took], Awaitable[bool]],
     ) -> None:
         self._context = context.worker
         self._serving = context.serving
         self._group = context.group
         self._counts = context.counts
+        self._tell_target = tell
         self._scheduler = scheduler
         self._manifest = manifest
         self._channel = channel
@@ -217,20 +218,14 @@ class IncomingHandOff:
             self._patience = None
 
     async def _tell(self, declined: str | None) -> bool:
-        """Tell the target, and return whether the request is no longer the target's. A target that does not answer may
-        have heard, and then no other worker has the request. If it has not heard, both workers make the same tokens."""
+        """Tell the target, and return whether the request is no longer the target's."""
         took = Took(
             worker=self._context.me,
             ticket=self._channel.ticket,
             request_id=self.request_id,
             declined=declined,
         )
-        try:
-            await self._context.bus.call(TOOK, took, timeout=TOOK_SECONDS, id=self.target)
-        except BusError as error:
-            log.warning("hand_off_in_doubt", request=took.request_id, of=self.target, error=str(error))
-            return not (isinstance(error, Refusal) and error.code == 409)
-        return True
+        return await self._tell_target(self.target, took)
 
 
 class HandOffBatch:

@@ -24,12 +24,13 @@ from livescale.services.worker.live.policy import (
 )
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Ack, BusError, Context, Refusal
-from livescale.shared.messages.live import Help, Pull, Pulled, Task, Withdraw
+from livescale.shared.messages.live import Help, Pull, Pulled, Task, Took, Withdraw
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Node
-from livescale.shared.subjects import PULL, WITHDRAW
+from livescale.shared.subjects import PULL, TOOK, WITHDRAW
 
 PULL_SECONDS = 2.0  # the target holds a pull for less
+TOOK_SECONDS = 2.0
 SILENT_SECONDS = 10.0  # and a target is left: longer than the bus is away, or a lease lasts
 FAILED_HAND_OFFS = 3  # of one target in a row, and it is left
 RETRY_SECONDS = 0.25
@@ -244,7 +245,17 @@ class LiveSource:
     def _incoming(
         self, helped: Helped, scheduler: Scheduler, channel: Channel, task: Task, pulled: Pulled
     ) -> IncomingHandOff:
-        return IncomingHandOff(helped.manifest, scheduler, channel, task, pulled, self._live)
+        return IncomingHandOff(helped.manifest, scheduler, channel, task, pulled, self._live, self._tell_took)
+
+    async def _tell_took(self, target: str, took: Took) -> bool:
+        """Returns whether the request is no longer the target's. A target that does not answer may have heard, and then
+        no other worker has the request. If it has not heard, both workers make the same tokens."""
+        try:
+            await self._context.bus.call(TOOK, took, timeout=TOOK_SECONDS, id=target)
+        except BusError as error:
+            log.warning("hand_off_in_doubt", request=took.request_id, of=target, error=str(error))
+            return not (isinstance(error, Refusal) and error.code == 409)
+        return True
 
     async def _receive(self, target: str, hand_off: IncomingHandOff, batch: HandOffBatch) -> None:
         try:

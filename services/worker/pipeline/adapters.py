@@ -6,14 +6,13 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from livescale.services.worker.engine.contract import AdapterUnavailable
+from livescale.services.worker.engine.contract import UNAVAILABLE, AdapterUnavailable
 from livescale.shared.bus.contract import Bus, BusError, Refusal
-from livescale.shared.messages.pipelines import MOST_USED, Pipeline, StageAdapter
+from livescale.shared.messages.model_parallel import MOST_USED, Pipeline, StageAdapter
 from livescale.shared.runtime.waiting import together
 from livescale.shared.subjects import STAGE_ADAPTER
 
 BRING_SECONDS = 35.0  # more than a worker tries for
-UNAVAILABLE = 503
 
 log = structlog.get_logger()
 

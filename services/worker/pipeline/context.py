@@ -12,8 +12,8 @@ from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.rates import TokenRate
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.links.contract import Link, LinkError, Peer
+from livescale.shared.messages.model_parallel import Pipeline, StageDone
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.pipelines import Pipeline, StageDone
 from livescale.shared.runtime.settings import SwitchKv
 
 # They are numbered above those of hand-offs.

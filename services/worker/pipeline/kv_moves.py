@@ -15,7 +15,7 @@ from livescale.services.worker.pipeline.wire import kv_slices, kv_spans, layers_
 from livescale.services.worker.scheduling.batch import ScheduledChunk, kv_bytes, slice_bytes
 from livescale.shared.bus.contract import Bus, BusError, Refusal
 from livescale.shared.links.contract import LinkError, Peer
-from livescale.shared.messages.pipelines import MoveKv, Pipeline
+from livescale.shared.messages.model_parallel import MoveKv, Pipeline
 from livescale.shared.runtime.waiting import together
 from livescale.shared.subjects import GIVE_KV, MOVE_KV
 

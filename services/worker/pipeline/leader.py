@@ -23,7 +23,7 @@ from livescale.services.worker.pipeline.wire import PastWindow, stage_pieces, wi
 from livescale.services.worker.scheduling.batch import Batch, Chosen, ScheduledChunk
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.pipelines import Pipeline, StageBatch, StageDone, StageFill
+from livescale.shared.messages.model_parallel import Pipeline, StageBatch, StageDone, StageFill
 from livescale.shared.runtime.waiting import together
 
 STEP_SECONDS = 20.0  # for all stages together; then the pipeline is given up

@@ -13,7 +13,7 @@ from livescale.services.worker.pipeline.wire import PastWindow, batch_pieces, fi
 from livescale.services.worker.scheduling.batch import NO_BYTES, ScheduledChunk
 from livescale.shared.bus.contract import BusError
 from livescale.shared.links.contract import LinkError, Peer
-from livescale.shared.messages.pipelines import Pipeline, PipelineOver, StageBatch, StageDone
+from livescale.shared.messages.model_parallel import Pipeline, PipelineOver, StageBatch, StageDone
 from livescale.shared.runtime.waiting import together
 from livescale.shared.subjects import PIPELINE_OVER, STAGE_BATCH, STAGE_DONE
 

@@ -19,8 +19,16 @@ from livescale.services.worker.scheduling.batch import (
 )
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.model_parallel import (
+    KvSpan,
+    MoveKv,
+    Pipeline,
+    StageBatch,
+    StageDone,
+    StageFill,
+    StagePiece,
+)
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.pipelines import KvSpan, MoveKv, Pipeline, StageBatch, StageDone, StageFill, StagePiece
 
 
 def stage_pieces(pieces: Sequence[ScheduledChunk]) -> list[StagePiece]:

@@ -4,6 +4,7 @@ Types of which a step has one for each row are Structs, as these take a third of
 have other names in what the leading rank sends to the others: those names are kept for ranks of earlier releases.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -87,6 +88,11 @@ class Chosen(Struct, frozen=True):
 
 
 NOTHING_CHOSEN = Chosen([])
+
+
+def choose_vectors(vectors: Sequence[bytes]) -> Chosen:
+    """What a model that pools tells: a vector in place of the token of each sampling."""
+    return Chosen([0] * len(vectors), {place: TokenLogprobs(0.0, pooled=one) for place, one in enumerate(vectors)})
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,13 +7,13 @@ from typing import assert_never
 
 import structlog
 
-from livescale.services.worker.engine.contract import AdapterUnavailable, LayerwiseRun, RankLost, Runner
+from livescale.services.worker.engine.contract import UNAVAILABLE, AdapterUnavailable, LayerwiseRun, RankLost, Runner
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.scheduling.batch import NO_BYTES, Batch
 from livescale.services.worker.tensor_parallel.kv import RankKv
 from livescale.services.worker.tensor_parallel.wire import decode_batch
 from livescale.shared.bus.contract import BusError, Refusal
-from livescale.shared.messages.ranks import (
+from livescale.shared.messages.model_parallel import (
     AskMeeting,
     Meeting,
     RankAdapter,
@@ -33,7 +33,6 @@ MEET_SECONDS = 10.0  # within which the rank that leads has to be told of its in
 AGAIN_SECONDS = 0.1
 WATCH_SECONDS = 1.0
 ADAPTER_SECONDS = 30.0  # for an adapter, and the steps before it
-UNAVAILABLE = 503
 
 log = structlog.get_logger()
 

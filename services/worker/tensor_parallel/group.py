@@ -14,7 +14,7 @@ from livescale.services.worker.tensor_parallel.follower import GroupFollower
 from livescale.services.worker.tensor_parallel.kv import refuse
 from livescale.services.worker.tensor_parallel.leader import GroupLeader
 from livescale.shared.bus.contract import Ack, Context, Refusal
-from livescale.shared.messages.ranks import AskMeeting, Meeting, RankAdapter, RankGive, RankTake, Told
+from livescale.shared.messages.model_parallel import AskMeeting, Meeting, RankAdapter, RankGive, RankTake, Told
 from livescale.shared.messages.transfers import Load
 
 log = structlog.get_logger()
@@ -140,6 +140,7 @@ class TensorParallelGroup:
 
     async def end(self) -> None:
         """Leave the instance. The ranks that follow learn it when they next ask."""
+        self.leader.end()
         self.leader, self._command, self._meeting = GroupLeader(self._bus), None, None
         self._stop()
         await self.led()

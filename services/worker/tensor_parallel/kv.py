@@ -17,7 +17,7 @@ from livescale.services.worker.instance.handoff import KV, Channel, receive_into
 from livescale.services.worker.scheduling.batch import Batch, KvImport
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.links.contract import Link, LinkError, View
-from livescale.shared.messages.ranks import RankGive, RankKeep, RankTake
+from livescale.shared.messages.model_parallel import RankGive, RankKeep, RankTake
 
 log = structlog.get_logger()
 

@@ -1,15 +1,16 @@
 """What the rank that leads an instance tells the others, and what it knows of them."""
 
+import asyncio
 from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 
-from livescale.services.worker.engine.contract import LayerwiseRun
+from livescale.services.worker.engine.contract import UNAVAILABLE, AdapterUnavailable, LayerwiseRun
 from livescale.services.worker.instance.handoff import Channel
 from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk
 from livescale.services.worker.tensor_parallel.wire import encode_batch
-from livescale.shared.bus.contract import Bus, BusError
+from livescale.shared.bus.contract import Bus, BusError, Refusal
 from livescale.shared.links.contract import LinkError
-from livescale.shared.messages.ranks import (
+from livescale.shared.messages.model_parallel import (
     AskMeeting,
     RankAdapter,
     RankForget,
@@ -24,6 +25,8 @@ from livescale.shared.subjects import RANK_ADAPTER, RANK_STEP, RANK_TAKE
 
 KV_SECONDS = 30.0  # within which the others have their part of a request's KV
 ADAPTER_SECONDS = 35.0  # within which they have an adapter, or have said why not
+BRING_SECONDS = 30.0  # for which they are asked for one again
+RETRY_SECONDS = 0.2
 
 
 class GroupLeader:
@@ -40,6 +43,7 @@ class GroupLeader:
         self._links: dict[int, bytes] = {}
         self.taken: set[str] = set()
         self._told = 0
+        self._has_ended = False
 
     @property
     def size(self) -> int:
@@ -128,10 +132,30 @@ class GroupLeader:
         for worker in self._workers:
             self._bus.publish(RANK_STEP, keep, id=worker)
 
+    def end(self) -> None:
+        """Note that the instance has ended: nobody is asked for anything again."""
+        self._has_ended = True
+
     async def bring(self, version: str) -> None:
-        """Return once each of the others has this adapter. Raises BusError."""
-        ask = RankAdapter(instance=self.instance, version=version, after=self._told)
-        await together(*(self._bring(worker, ask) for worker in self._workers))
+        """Return once each of the others has this adapter. One that does not answer may be dead, of which this worker
+        is told. Raises AdapterUnavailable."""
+        failure = ""
+        try:
+            async with asyncio.timeout(BRING_SECONDS):
+                while not self._has_ended:
+                    ask = RankAdapter(instance=self.instance, version=version, after=self._told)
+                    try:
+                        await together(*(self._bring(worker, ask) for worker in self._workers))
+                    except BusError as error:
+                        if isinstance(error, Refusal) and error.code == UNAVAILABLE:
+                            raise AdapterUnavailable(f"another rank: {error.message}") from error
+                        failure = str(error)
+                    else:
+                        return
+                    await asyncio.sleep(RETRY_SECONDS)
+        except TimeoutError:
+            raise AdapterUnavailable(f"another rank did not say that it has adapter {version}: {failure}") from None
+        raise AdapterUnavailable("the instance has ended")
 
     def forget(self, version: str) -> None:
         """Have the others forget an adapter after the steps that they were told of before."""

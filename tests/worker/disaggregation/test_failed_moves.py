@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from livescale.services.worker.disaggregation.context import DATA
+from livescale.services.worker.disaggregation.wire import DATA
 from tests.worker.disaggregation.pairs import failed, move, reserved, running, slow_link, taken, with_pair
 from tests.worker.live.engines import CLOCK
 from tests.worker.live.members import used

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from livescale.services.worker.disaggregation.context import DATA, HEADER
 from livescale.services.worker.disaggregation.prefill import LATE_SECONDS
+from livescale.services.worker.disaggregation.wire import DATA, HEADER
 from tests.worker.disaggregation.pairs import (
     COMPUTING,
     ask,

@@ -6,7 +6,7 @@ import pytest
 
 from livescale.services.worker.instance.vocabulary import BadVocabulary, fetch_vocabulary
 from livescale.shared.bus.contract import Context, Endpoint, ServiceInfo
-from livescale.shared.messages.vocabulary import PART_BYTES, AskVocabulary, VocabularyPart
+from livescale.shared.messages.requests import PART_BYTES, AskVocabulary, VocabularyPart
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import VOCABULARY
 

@@ -14,7 +14,7 @@ from livescale.services.worker.engine.tensor_parallel import COLLECTIVE, MEETING
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.links.contract import View
 from livescale.shared.memory.devices import CPU
-from livescale.shared.messages.ranks import Meeting
+from livescale.shared.messages.model_parallel import Meeting
 from livescale.shared.simulation.virtual_time import THREAD_SECONDS, VirtualTimeLoop
 from tests.worker.live.timed import TimedRunner
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from livescale.shared.messages.pipelines import Pipeline, PipelineOver, Stage
+from livescale.shared.messages.model_parallel import Pipeline, PipelineOver, Stage
 from livescale.shared.messages.requests import Sampling, Submit
 from livescale.shared.runtime.settings import SwitchKv
 from livescale.shared.simulation.virtual_time import run

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from livescale.shared.bus.contract import Topic
-from livescale.shared.messages.pipelines import StageAdapter
+from livescale.shared.messages.model_parallel import StageAdapter
 from livescale.shared.subjects import STAGE_ADAPTER
 from tests.worker.live.adapted import KINDS, NAMES, AdaptedKind, hosts_of
 from tests.worker.live.pool import WorkerPool

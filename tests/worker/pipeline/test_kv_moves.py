@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.pipelines import KvSpan, MoveKv
+from livescale.shared.messages.model_parallel import KvSpan, MoveKv
 from livescale.shared.subjects import GIVE_KV, MOVE_KV
 from tests.worker.live.engines import FLOAT32, MODELLED
 from tests.worker.live.pool import WorkerPool

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from livescale.services.worker.pipeline.wire import check_pipeline
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.pipelines import Pipeline, Stage, StageBatch, StageDone
+from livescale.shared.messages.model_parallel import Pipeline, Stage, StageBatch, StageDone
 from livescale.shared.messages.transfers import Node
 from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import STAGE_BATCH, STAGE_DONE

@@ -29,7 +29,7 @@ from livescale.services.worker.scheduling.batch import (
 )
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.shared.bus.codec import MAX_PAYLOAD_BYTES
-from livescale.shared.messages.pipelines import (
+from livescale.shared.messages.model_parallel import (
     KvSpan,
     MoveKv,
     Pipeline,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from livescale.shared.messages.membership import LeaseChanged
+from livescale.shared.messages.model_parallel import Pipeline, Stage
 from livescale.shared.messages.parameters import DType
-from livescale.shared.messages.pipelines import Pipeline, Stage
 from livescale.shared.messages.requests import Submit
 from livescale.shared.subjects import DEATH, PIPELINE
 from tests.worker.tensor_parallel.ranked_workers import RANKS, RankedWorkers, ranked_workers

@@ -8,7 +8,7 @@ from livescale.services.worker.engine.contract import AdapterData, AdapterUnavai
 from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.tensor_parallel.follower import RankAdapters
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.ranks import RankAdapter
+from livescale.shared.messages.model_parallel import RankAdapter
 from livescale.shared.runtime.clock import SystemClock
 from tests.worker.engine.adapted import Made, adapter
 from tests.worker.engine.made_up import LATENCY

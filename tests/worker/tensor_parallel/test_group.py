@@ -14,7 +14,7 @@ from livescale.services.worker.settings import MIB
 from livescale.services.worker.tensor_parallel import follower
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import LeaseChanged
-from livescale.shared.messages.ranks import AskMeeting, RankStep
+from livescale.shared.messages.model_parallel import AskMeeting, RankStep
 from livescale.shared.messages.transfers import Drain, Inflow, Serve
 from livescale.shared.subjects import DEATH, DRAIN, LOAD, MEETING, RANK_STEP, SERVE
 from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy

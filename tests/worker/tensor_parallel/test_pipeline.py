@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from livescale.services.worker.engine import tensor_parallel
+from livescale.shared.messages.model_parallel import PipelineOver
 from livescale.shared.messages.parameters import DType
-from livescale.shared.messages.pipelines import PipelineOver
 from livescale.shared.messages.requests import Cancel
 from livescale.shared.subjects import CANCEL_WORK, PIPELINE_OVER
 from tests.worker.serving import NEVER
