@@ -90,7 +90,6 @@ POLICIES = (
     "shared/model/sharding.py",
     "shared/policy/backoff.py",
     "shared/policy/invariants.py",
-    "shared/policy/priority_queue.py",
     "shared/simulation/fair_flows.py",
     "shared/topology/paths.py",
     "shared/topology/topology.py",

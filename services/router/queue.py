@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from livescale.shared.messages.requests import Submit
-from livescale.shared.policy.priority_queue import PRIORITY_ARRIVALS, queue_position
+from livescale.shared.messages.requests import PRIORITY_ARRIVALS, Submit, queue_position
 
 # A resumed request has been served before, so it goes first among its priority, but not before a lower one.
 RESUMED_ARRIVALS = PRIORITY_ARRIVALS // 2

@@ -15,6 +15,9 @@ Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 MOST_LOGPROBS = 20  # of one token
 MOST_GRAMMAR = 131_072  # characters
+# What a priority of one less is worth: more than an instance has at once by default, so of these the lower always goes
+# first.
+PRIORITY_ARRIVALS = 256
 
 
 class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
@@ -253,3 +256,12 @@ def arrived(request: Submit, wall: float) -> Submit:
     if request.timeout_s is None:
         return request
     return replace(request, deadline=min(request.deadline, wall + request.timeout_s))
+
+
+def queue_position(arrival: int, priority: int) -> int:
+    """Where a request stands in a queue, in which none waits for ever: the lowest position goes first.
+
+    It is the number of its arrival, shifted by its priority as if it had come so much earlier or later. So only a
+    limited number of later requests can overtake it, and it becomes the first in the end.
+    """
+    return arrival + PRIORITY_ARRIVALS * priority

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from livescale.services.router.queue import RESUMED_ARRIVALS, Queue, Waiting
-from livescale.shared.policy.priority_queue import PRIORITY_ARRIVALS, queue_position
+from livescale.shared.messages.requests import PRIORITY_ARRIVALS, queue_position
 from tests.fuzz.effort import examples
 from tests.router.examples import NOW, request
 

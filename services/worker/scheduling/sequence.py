@@ -17,8 +17,7 @@ from livescale.services.worker.scheduling.batch import (
     TokenSampling,
 )
 from livescale.shared.messages.disaggregation import TakeOver
-from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs
-from livescale.shared.policy.priority_queue import queue_position
+from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs, queue_position
 
 
 @dataclass(eq=False)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, PROMPT_CUT, LayerEntry
 from livescale.services.worker.scheduling.sequence import CARRIED_LOGPROBS, LateKv, Sequence, order
 from livescale.shared.messages.disaggregation import TakeOver
-from livescale.shared.messages.requests import PromptLogprobs, Sampling, TokenLogprobs
-from livescale.shared.policy.priority_queue import PRIORITY_ARRIVALS
+from livescale.shared.messages.requests import PRIORITY_ARRIVALS, PromptLogprobs, Sampling, TokenLogprobs
 from tests.worker.serving import submit
 
 
