@@ -1,6 +1,5 @@
-"""Which workers lead instances, what was admitted to each, and where conversations went. Pure."""
+"""Which workers lead instances, and what was admitted to each. Pure."""
 
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 
 from livescale.services.router.admitted import AdmittedRequest, Promises
@@ -10,44 +9,6 @@ from livescale.services.router.parted import PartedRequests
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.requests import RequestsEnded, Running, Submit
-
-MOST_CONVERSATIONS = 1 << 16  # beyond that, those that were quiet for longest are forgotten
-
-
-class LastPlaces:
-    """The worker that whatever has a name was at last. An entry that was forgotten, or is wrong, only costs that
-    something is computed again."""
-
-    def __init__(self) -> None:
-        self._workers: OrderedDict[tuple[str, str], str] = OrderedDict()  # by model and name
-
-    def note(self, model: str, name: str, worker: str) -> None:
-        """Note that it is at this worker now."""
-        self._workers[model, name] = worker
-        self._workers.move_to_end((model, name))
-        if len(self._workers) > MOST_CONVERSATIONS:
-            self._workers.popitem(last=False)
-
-    def find(self, model: str, name: str | None) -> str | None:
-        """The worker that it was at; None where that is not known."""
-        return None if name is None else self._workers.get((model, name))
-
-
-class ConversationPlaces:
-    """The worker that each conversation's last request went to, by context id; it may still have the conversation's KV
-    cache."""
-
-    def __init__(self) -> None:
-        self._places = LastPlaces()
-
-    def went(self, request: Submit, worker: str) -> None:
-        """Note that a request goes to this worker, or was moved there."""
-        if request.context_id is not None:
-            self._places.note(request.model, request.context_id, worker)
-
-    def last(self, request: Submit) -> str | None:
-        """The worker that the conversation's last request went to; None where that is not known."""
-        return self._places.find(request.model, request.context_id)
 
 
 class ServingFleet:
