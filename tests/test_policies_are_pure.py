@@ -60,7 +60,6 @@ POLICIES = (
     "services/router/instances.py",
     "services/router/modes.py",
     "services/router/moves.py",
-    "services/router/parted.py",
     "services/router/queue.py",
     "services/router/routing.py",
     "services/worker/disaggregation/incoming.py",
