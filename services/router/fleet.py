@@ -3,9 +3,9 @@
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from livescale.services.router.admitted import AdmittedRequest, Promises
 from livescale.services.router.effects import AdmitTo, Effect, Learn, Lose, StopWork
 from livescale.services.router.instances import InstanceView
+from livescale.services.router.requests import AdmittedRequest, Promises
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.requests import RequestsEnded, Running, Submit

@@ -28,7 +28,7 @@ from livescale.services.router.effects import AdmitTo, Effect, MoveRequest, fini
 from livescale.services.router.fleet import ServingFleet
 from livescale.services.router.instances import InstanceView
 from livescale.services.router.moves import Moves
-from livescale.services.router.queue import ArrivalRate, Queue, Waiting
+from livescale.services.router.requests import ArrivalRate, Queue, Waiting
 from livescale.services.router.routing import Pairing, RoutingRule, relieve_helpers
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import RequestsMoved

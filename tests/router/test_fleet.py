@@ -8,7 +8,7 @@ import pytest
 from livescale.services.router.effects import AdmitTo, Lose, StopWork
 from livescale.services.router.fleet import HEARD_SECONDS, PartedRequests
 from livescale.services.router.instances import InstanceView
-from livescale.services.router.queue import Waiting
+from livescale.services.router.requests import Waiting
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.requests import RequestsEnded, Running
