@@ -10,7 +10,7 @@ from functools import cached_property
 from msgspec import Struct, field
 
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.requests import Sampling, TokenLogprobs
+from livescale.shared.messages.requests import Sampling, TokenLogprobs, Tokens
 from livescale.shared.model.block_layout import ITEM_BYTES, kv_item_bytes
 from livescale.shared.model.sharding import shard_config
 
@@ -87,6 +87,13 @@ class Chosen(Struct, frozen=True):
 
 
 NOTHING_CHOSEN = Chosen([])
+
+
+class TokenOutput(Struct, frozen=True):
+    """A row of the next token frame to `gateway`. It has a finish reason if the request has left the scheduler."""
+
+    gateway: str
+    row: Tokens
 
 
 @dataclass(frozen=True, eq=False)
