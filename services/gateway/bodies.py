@@ -9,15 +9,15 @@ import msgspec
 from msgspec import Meta
 
 from livescale.services.gateway.conversation import Conversation
-from livescale.services.gateway.sampling_options import (
+from livescale.services.gateway.options import (
+    AnswerOptions,
     Choices,
-    RepetitionDetection,
     RequestPriority,
     RequestTimeout,
     TokenId,
     TopLogprobs,
 )
-from livescale.services.gateway.structured_options import StructuredOptions
+from livescale.services.gateway.repetition import RepetitionDetection
 from livescale.services.gateway.tools import ToolChoice, Tools
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.message import Amount, Count, Positive
@@ -45,7 +45,7 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     continuous_usage_stats: Annotated[bool, Meta(description="With include_usage: usage so far in every chunk")] = False
 
 
-class GenerationOptions(StructuredOptions, frozen=True, kw_only=True):
+class GenerationOptions(AnswerOptions, frozen=True, kw_only=True):
     """What both generating endpoints understand. A parameter that is null is the same as one that is absent."""
 
     model: ModelOrOnly = ""

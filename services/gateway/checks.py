@@ -17,8 +17,8 @@ from livescale.services.gateway.bodies import (
     only_prompt,
 )
 from livescale.services.gateway.errors import bad_request
-from livescale.services.gateway.sampling_options import check_repetition, stop_strings
-from livescale.services.gateway.structured_options import TextFormat
+from livescale.services.gateway.options import TextFormat, stop_strings
+from livescale.services.gateway.repetition import check_repetition
 from livescale.services.gateway.tools import check_tools
 
 MOST_CHARACTERS = 4_096  # of all stop strings, and of all bad words; every token is compared with them

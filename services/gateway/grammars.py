@@ -11,9 +11,9 @@ import structlog
 
 from livescale.services.gateway.bounded_work import BoundedWork
 from livescale.services.gateway.checkpoint_text import CheckpointText
+from livescale.services.gateway.constraints import Constraint
 from livescale.services.gateway.errors import bad_request, overloaded
 from livescale.services.gateway.grammar_process import MEMORY_BYTES, Trial, Tried
-from livescale.services.gateway.structured_options import Constraint
 
 PROCESSOR_SECONDS = 0.3  # for one grammar; a schema of 64 KiB takes up to half of it
 LARGEST_ANSWER = 1 << 20

@@ -9,8 +9,7 @@ from msgspec import Meta
 from livescale.services.gateway.bodies import ChatRequest, StreamOptions
 from livescale.services.gateway.conversation import CalledFunction, ChatMessage, ToolCall
 from livescale.services.gateway.errors import bad_request
-from livescale.services.gateway.sampling_options import StopString
-from livescale.services.gateway.structured_options import JsonSchemaFormat, NamedSchema, Schema
+from livescale.services.gateway.options import JsonSchemaFormat, NamedSchema, Schema, StopString
 from livescale.services.gateway.tools import (
     MOST_TOOLS,
     FunctionDefinition,

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from livescale.services.gateway.constraints import Constraint
 from livescale.services.gateway.envelope import joined
 from livescale.services.gateway.output import Output, StopReason, TextPiece
 from livescale.services.gateway.progress import Fresh
-from livescale.services.gateway.structured_options import Constraint
 from livescale.services.gateway.tool_calls.formats import OPENED
 from livescale.services.gateway.tool_calls.machine import Format, Machine, markers
 from livescale.services.gateway.tool_calls.message import Calls, Delta, ParameterTypes

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
 from livescale.services.gateway.checkpoint_text import CheckpointText, check_generates
 from livescale.services.gateway.checks import check_options, check_template
+from livescale.services.gateway.constraints import constraint_of
 from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.models import RegisteredModels, Served, context_tokens
+from livescale.services.gateway.options import banned, spellings
 from livescale.services.gateway.reading import reading_of
-from livescale.services.gateway.sampling_options import banned, spellings
-from livescale.services.gateway.structured_options import constraint_of
 from livescale.services.gateway.submission import Prompts, TokenRules, split_prompts
 from livescale.services.gateway.templates import Templates, render_chat, rendering_way
 

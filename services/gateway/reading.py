@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from livescale.services.gateway.bodies import ChatRequest
 from livescale.services.gateway.checkpoint_text import CheckpointText
+from livescale.services.gateway.constraints import Constraint, check_company, constraint_of
 from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.parsed_output import Reading, Telling
-from livescale.services.gateway.structured_options import Constraint, check_company, constraint_of
 from livescale.services.gateway.tool_calls.formats import (
     ARGUMENTS,
     CALL_LIST,

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from livescale.services.gateway.bodies import ChatRequest, StreamOptions
 from livescale.services.gateway.conversation import CalledFunction, ChatMessage, TextPart, ToolCall
 from livescale.services.gateway.errors import bad_request
-from livescale.services.gateway.sampling_options import TopLogprobs
-from livescale.services.gateway.structured_options import JsonObjectFormat, JsonSchemaFormat, NamedSchema, TextFormat
+from livescale.services.gateway.options import JsonObjectFormat, JsonSchemaFormat, NamedSchema, TextFormat, TopLogprobs
 from livescale.services.gateway.tools import (
     MOST_TOOLS,
     FunctionDefinition,

@@ -23,9 +23,10 @@ from livescale.services.gateway.checkpoint_text import CheckpointText, Generatio
 from livescale.services.gateway.checks import check_choices, check_named, check_token_ids
 from livescale.services.gateway.errors import bad_request, too_long
 from livescale.services.gateway.models import Served
+from livescale.services.gateway.options import stop_strings
 from livescale.services.gateway.output import Decode, Output, TextEnds, TextOutput
 from livescale.services.gateway.parsed_output import Reading
-from livescale.services.gateway.sampling_options import RepetitionOutput, stop_strings
+from livescale.services.gateway.repetition import RepetitionOutput
 from livescale.shared.messages.requests import PromptLogprobs, Sampling, Submit
 
 MOST_PROMPT_LOGPROBS = 30_000  # in one message of the bus, which takes a megabyte

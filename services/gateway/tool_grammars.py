@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from livescale.services.gateway.structured_options import schema_text
+from livescale.services.gateway.constraints import schema_text
 from livescale.services.gateway.tools import Tool
 
 # What comes before the answer: nothing, reasoning, or the end of reasoning that the prompt has begun.

@@ -7,7 +7,7 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from livescale.services.router.forecast import DEFAULT_SLOS, Slos
-from livescale.services.router.queue import Queue
+from livescale.services.router.requests import Queue
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.model_spec import Disaggregation

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from livescale.services.router.queue import Waiting
+from livescale.services.router.requests import Waiting
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.requests import FinishReason, Submit
 

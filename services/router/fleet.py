@@ -1,53 +1,51 @@
-"""Which workers lead instances, what was admitted to each, and where conversations went. Pure."""
+"""Which workers lead instances, and what was admitted to each. Pure."""
 
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 
-from livescale.services.router.admitted import AdmittedRequest, Promises
 from livescale.services.router.effects import AdmitTo, Effect, Learn, Lose, StopWork
 from livescale.services.router.instances import InstanceView
-from livescale.services.router.parted import PartedRequests
+from livescale.services.router.requests import AdmittedRequest, Promises
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.requests import RequestsEnded, Running, Submit
 
-MOST_CONVERSATIONS = 1 << 16  # beyond that, those that were quiet for longest are forgotten
+# The word of a request's end and the report of its worker are on different subjects, so either may come first.
+HEARD_SECONDS = 0.5
 
 
-class LastPlaces:
-    """The worker that whatever has a name was at last. An entry that was forgotten, or is wrong, only costs that
-    something is computed again."""
+@dataclass
+class PartedRequests:
+    """Requests of instances that ended as planned, and of whose ends or moves this router has not heard yet.
 
-    def __init__(self) -> None:
-        self._workers: OrderedDict[tuple[str, str], str] = OrderedDict()  # by model and name
+    Each is kept for `HEARD_SECONDS`. One that is not heard of by then is lost.
+    """
 
-    def note(self, model: str, name: str, worker: str) -> None:
-        """Note that it is at this worker now."""
-        self._workers[model, name] = worker
-        self._workers.move_to_end((model, name))
-        if len(self._workers) > MOST_CONVERSATIONS:
-            self._workers.popitem(last=False)
+    _requests: dict[str, tuple[float, str, AdmittedRequest]] = field(default_factory=dict)
 
-    def find(self, model: str, name: str | None) -> str | None:
-        """The worker that it was at; None where that is not known."""
-        return None if name is None else self._workers.get((model, name))
+    def part(self, instance: InstanceView, now: float) -> None:
+        """Keep the requests of an instance that is there no more."""
+        for id in sorted(instance.admitted):
+            if (admission := instance.release(id)) is not None:
+                self._requests[id] = now + HEARD_SECONDS, instance.worker, admission
 
+    def take(self, request_id: str) -> AdmittedRequest | None:
+        """Give up a request that was heard of; None where it is not here."""
+        kept = self._requests.pop(request_id, None)
+        return None if kept is None else kept[2]
 
-class ConversationPlaces:
-    """The worker that each conversation's last request went to, by context id; it may still have the conversation's KV
-    cache."""
+    def stop(self, request_id: str) -> None:
+        """Note that the client of a request waits no longer."""
+        if request_id in self._requests:
+            self._requests[request_id][2].stop()
 
-    def __init__(self) -> None:
-        self._places = LastPlaces()
-
-    def went(self, request: Submit, worker: str) -> None:
-        """Note that a request goes to this worker, or was moved there."""
-        if request.context_id is not None:
-            self._places.note(request.model, request.context_id, worker)
-
-    def last(self, request: Submit) -> str | None:
-        """The worker that the conversation's last request went to; None where that is not known."""
-        return self._places.find(request.model, request.context_id)
+    def overdue(self, now: float, is_elsewhere: Callable[[str], bool]) -> Iterator[tuple[str, str, AdmittedRequest]]:
+        """Give up what was not heard of in time: yield each that runs at no other worker, with its own."""
+        for id, (until, worker, admission) in list(self._requests.items()):
+            if until <= now:
+                del self._requests[id]
+                if not is_elsewhere(id):
+                    yield id, worker, admission
 
 
 class ServingFleet:

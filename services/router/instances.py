@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from math import ceil, inf
 
 from livescale.services.router.admission import AHEAD_SECONDS, most_tokens
-from livescale.services.router.admitted import AdmissionState, AdmittedRequest, Promises
-from livescale.services.router.queue import Waiting
+from livescale.services.router.requests import AdmissionState, AdmittedRequest, Promises, Waiting
 from livescale.shared.messages.membership import EngineLoad, Role, WorkerReport, WorkerState
 from livescale.shared.messages.requests import Running, Submit
 

@@ -28,9 +28,8 @@ from livescale.services.router.effects import AdmitTo, Effect, MoveRequest, fini
 from livescale.services.router.fleet import ServingFleet
 from livescale.services.router.instances import InstanceView
 from livescale.services.router.moves import Moves
-from livescale.services.router.pairing import Pairing
-from livescale.services.router.queue import ArrivalRate, Queue, Waiting
-from livescale.services.router.routing import RoutingRule, relieve_helpers
+from livescale.services.router.requests import ArrivalRate, Queue, Waiting
+from livescale.services.router.routing import Pairing, RoutingRule, relieve_helpers
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged, Member, QueueLoad, WorkerReport

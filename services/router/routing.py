@@ -1,17 +1,61 @@
-"""Which instance a request goes to: by which rule, which ones are left to prefill it, which one decodes what another
-prefills, and whether it goes split or local. Pure.
+"""Which instance a request goes to: by which rule, who of them may prefill it, who decodes what another prefills, and
+whether it goes split or local. Pure.
 
 A role is a preference: while no instance that prefills is open, the others do.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from livescale.services.router.fleet import ConversationPlaces, LastPlaces
+from livescale.services.router.admission import RouterLimits
+from livescale.services.router.effects import AssignRole
+from livescale.services.router.fleet import ServingFleet
 from livescale.services.router.forecast import EngineSpeed, Slos
 from livescale.services.router.instances import InstanceView
-from livescale.shared.messages.requests import Submit
+from livescale.services.router.modes import ROUND_SECONDS, ModelMode, speed_of
+from livescale.shared.messages.model_spec import Disaggregation
+from livescale.shared.messages.registry import ModelEntry
+from livescale.shared.messages.requests import RequestsEnded, Submit
 from livescale.shared.runtime.settings import RoutingName
+
+MOST_CONVERSATIONS = 1 << 16  # beyond that, those that were quiet for longest are forgotten
+
+
+class LastPlaces:
+    """The worker that whatever has a name was at last. An entry that was forgotten, or is wrong, only costs that
+    something is computed again."""
+
+    def __init__(self) -> None:
+        self._workers: OrderedDict[tuple[str, str], str] = OrderedDict()  # by model and name
+
+    def note(self, model: str, name: str, worker: str) -> None:
+        """Note that it is at this worker now."""
+        self._workers[model, name] = worker
+        self._workers.move_to_end((model, name))
+        if len(self._workers) > MOST_CONVERSATIONS:
+            self._workers.popitem(last=False)
+
+    def find(self, model: str, name: str | None) -> str | None:
+        """The worker that it was at; None where that is not known."""
+        return None if name is None else self._workers.get((model, name))
+
+
+class ConversationPlaces:
+    """The worker that each conversation's last request went to, by context id; it may still have the conversation's KV
+    cache."""
+
+    def __init__(self) -> None:
+        self._places = LastPlaces()
+
+    def went(self, request: Submit, worker: str) -> None:
+        """Note that a request goes to this worker, or was moved there."""
+        if request.context_id is not None:
+            self._places.note(request.model, request.context_id, worker)
+
+    def last(self, request: Submit) -> str | None:
+        """The worker that the conversation's last request went to; None where that is not known."""
+        return self._places.find(request.model, request.context_id)
 
 
 class RoutingRule:
@@ -82,12 +126,85 @@ def relieve_helpers(with_room: Sequence[InstanceView]) -> list[InstanceView]:
     return [one for one in with_room if not one.helping & live]
 
 
-def may_prefill(with_room: Sequence[InstanceView], candidates: Iterable[InstanceView]) -> list[InstanceView]:
-    """Those with room that prefill. An instance that only decodes is left out, unless all open candidates do that, or
-    it is live: while it loads it can begin prompts, and decode nothing."""
-    if all(_only_decodes(one) for one in candidates):
-        return list(with_room)
-    return [one for one in with_room if not _only_decodes(one)]
+class Pairing:
+    """Who prefills and who decodes the requests of each model, by its setting and by what was measured."""
+
+    def __init__(self, limits: RouterLimits, fleet: ServingFleet) -> None:
+        self._limits = limits
+        self._fleet = fleet
+        self._decodes = ConversationPlaces()  # where conversations are decoded, where that is another worker
+        self._modes: dict[str, ModelMode] = {}
+        self._ticked = 0.0
+
+    def setting(self, entry: ModelEntry | None) -> Disaggregation:
+        """Whether another worker may decode what one prefills."""
+        system = self._limits.disaggregation
+        return system if entry is None else entry.spec.disaggregation_in(system)
+
+    def came(self, request: Submit, entry: ModelEntry | None, now: float) -> None:
+        """Note a request that is new, where the split is left to the router. One that resumes came before."""
+        if not request.generated and self.setting(entry) == "auto":
+            self._mode(request.model).recent.came(request, now)
+
+    def ended(self, ended: RequestsEnded) -> None:
+        """Note how many tokens the requests had that ended at this worker."""
+        instance = self._fleet.find(ended.worker)
+        if instance is None or instance.model is None:
+            return
+        if (mode := self._modes.get(instance.model)) is not None:
+            for tokens in ended.tokens:
+                mode.recent.ended(tokens)
+
+    def is_decoded_at(self, request: Submit, worker: str) -> bool:
+        """Whether the conversation of this request was last decoded there, after another worker began it."""
+        return self._decodes.last(request) == worker
+
+    def may_prefill(
+        self, entry: ModelEntry | None, with_room: Sequence[InstanceView], candidates: Iterable[InstanceView]
+    ) -> list[InstanceView]:
+        """Those with room that may begin a request. An instance that only decodes is left out, unless all open
+        candidates do that, or it is live: while it loads it can begin prompts, and decode nothing."""
+        if self.setting(entry) == "off" or all(_only_decodes(one) for one in candidates):
+            return list(with_room)
+        return [one for one in with_room if not _only_decodes(one)]
+
+    def choose(
+        self, request: Submit, entry: ModelEntry | None, prefill: InstanceView, candidates: Sequence[InstanceView]
+    ) -> tuple[str | None, str | None]:
+        """Choose the worker that is to decode a request, if it is another one, and say why; nothing is said where there
+        is nothing to choose."""
+        setting = self.setting(entry)
+        if setting == "off":
+            return None, None
+        decode, why = choose_decode(request, prefill, candidates, self._decodes.last(request))
+        if decode is not None and setting == "auto":
+            other = next(one for one in candidates if one.worker == decode)
+            way = choose_way(request, prefill, other, speed_of(candidates), self._limits.slos)
+            decode, why = (decode, f"{why}; {way.reason}") if way.split else (None, f"local: {way.reason}")
+        if decode is not None:
+            self._decodes.went(request, decode)
+        return decode, why
+
+    def tick(self, models: Mapping[str, ModelEntry], now: float) -> list[AssignRole]:
+        """Weigh the splits of the models that leave them to the router, and order what follows."""
+        if now - self._ticked < ROUND_SECONDS / 2:
+            return []
+        self._ticked = now
+        orders: list[AssignRole] = []
+        for name in sorted(models):
+            if self.setting(models[name]) == "auto":
+                serving = [one for one in self._fleet.of_model(name) if one.state == "serving" and one.learned]
+                orders += self._mode(name).tick(serving, self._limits.slos, now)
+        return orders
+
+    def _mode(self, model: str) -> ModelMode:
+        if model not in self._modes:
+            self._modes[model] = ModelMode()
+        return self._modes[model]
+
+    def mode(self, entry: ModelEntry | None) -> ModelMode | None:
+        """What is known of a model that leaves its split to the router; None of others."""
+        return self._modes.get(entry.spec.name) if entry is not None and self.setting(entry) == "auto" else None
 
 
 def _only_decodes(instance: InstanceView) -> bool:

@@ -18,6 +18,9 @@ MOST_GRAMMAR = 131_072  # characters
 PART_BYTES = 512 << 10
 MOST_VOCABULARY_BYTES = 64 << 20  # compressed
 Digest = Annotated[str, Meta(min_length=32, max_length=32)]
+# What a priority of one less is worth: more than an instance has at once by default, so of these the lower always goes
+# first.
+PRIORITY_ARRIVALS = 256
 
 
 class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
@@ -274,3 +277,12 @@ class VocabularyPart(Message, frozen=True, kw_only=True):
     total_bytes: Annotated[int, Meta(ge=1, le=MOST_VOCABULARY_BYTES)]
     digest: Digest
     ends: list[TokenId] = []
+
+
+def queue_position(arrival: int, priority: int) -> int:
+    """Where a request stands in a queue, in which none waits for ever: the lowest position goes first.
+
+    It is the number of its arrival, shifted by its priority as if it had come so much earlier or later. So only a
+    limited number of later requests can overtake it, and it becomes the first in the end.
+    """
+    return arrival + PRIORITY_ARRIVALS * priority

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from livescale.services.worker.scheduling.outputs import TokenHistory
+from livescale.services.worker.instance.frames import TokenHistory
 from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.messages.live import Help, RequestsMoved
 from livescale.shared.messages.membership import EngineLoad

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from livescale.services.gateway.bodies import CompletionRequest
+from livescale.services.gateway.constraints import Constraint, constraint_of
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.parse import parse_body
-from livescale.services.gateway.structured_options import Constraint, constraint_of
 from tests.gateway.conftest import ServedGateway
 
 # 12 to the power of 12 ways to meet it.

@@ -11,8 +11,8 @@ from livescale.services.gateway.chat_template import ChatTemplate
 from livescale.services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
 from livescale.services.gateway.conversation import ChatMessage
 from livescale.services.gateway.errors import ApiError
+from livescale.services.gateway.options import JsonSchemaFormat, NamedSchema
 from livescale.services.gateway.reading import reading_of
-from livescale.services.gateway.structured_options import JsonSchemaFormat, NamedSchema
 from livescale.services.gateway.tool_calls.formats import ARGUMENTS, CALL_LIST, HARMONY, HERMES, MISTRAL, THINK
 from livescale.services.gateway.tools import FunctionDefinition, FunctionName, NamedTool, Tool
 from livescale.shared.messages.model_spec import ModelSpec

@@ -7,9 +7,9 @@ import pytest
 
 from livescale.services.gateway.conversation import ChatMessage
 from livescale.services.gateway.errors import ApiError
+from livescale.services.gateway.options import JsonObjectFormat, JsonSchemaFormat, NamedSchema, TextFormat
 from livescale.services.gateway.parse import parse_body
 from livescale.services.gateway.responses_request import ResponsesRequest, chat_of, messages_of, typed_items
-from livescale.services.gateway.structured_options import JsonObjectFormat, JsonSchemaFormat, NamedSchema, TextFormat
 
 SAID = {"type": "output_text", "text": "I look.", "annotations": []}
 

@@ -4,8 +4,8 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, Tokenizer
 
+from livescale.services.gateway.constraints import schema_text
 from livescale.services.gateway.grammar_process import Trial, translate
-from livescale.services.gateway.structured_options import schema_text
 from livescale.services.gateway.tool_grammars import MARKERS, ToolGrammars
 from livescale.services.gateway.tools import FunctionDefinition, Tool
 from livescale.shared.model.grammar import byte_tokenizer, grammar_limits

@@ -1,79 +1,18 @@
-"""Which workers get requests, what becomes of those of a worker that is gone, and where conversations go."""
+"""Which workers get requests, and what becomes of those of a worker that is gone."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from livescale.services.router.effects import AdmitTo, Lose, StopWork
-from livescale.services.router.fleet import MOST_CONVERSATIONS, ConversationPlaces
-from livescale.services.router.parted import HEARD_SECONDS
+from livescale.services.router.fleet import HEARD_SECONDS, PartedRequests
+from livescale.services.router.instances import InstanceView
+from livescale.services.router.requests import Waiting
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.requests import RequestsEnded, Running
 from tests.router.examples import NOW, admissions, admit, hear, lease, load, policy, report, request
-
-
-def test_a_conversations_next_request_goes_where_the_last_one_went() -> None:
-    made = policy(report("a", load(slots=4)), report("b", load(slots=4)))
-    assert admit(made, request("0"), request("1", context_id="talk")) == [("0", "a"), ("1", "b")]
-    assert admit(made, request("2")) == [("2", "a")]
-    assert admit(made, request("3", context_id="talk"), request("4", context_id="talk")) == [("3", "b"), ("4", "b")]
-
-
-def test_a_worker_without_a_free_slot_loses_it() -> None:
-    made = policy(report("a", load(slots=1)), report("b", load(slots=1)), look_ahead=1)
-    talk = [request(str(number), context_id="talk") for number in range(3)]
-    assert admit(made, *talk[:2]) == [("0", "a"), ("1", "b")]
-    assert admit(made, talk[2]) == [("2", "a")], "where all slots are taken the least loaded has it"
-
-
-def test_a_worker_without_kv_blocks_loses_it() -> None:
-    made = policy(report("a", load(slots=9, blocks=8)), report("b", load(slots=9, blocks=8, used=5)))
-    assert admit(made, request("0", prompt=24, context_id="talk")) == [("0", "a")]
-    assert admit(made, request("1", prompt=10, context_id="talk")) == [("1", "b")]
-
-
-def test_a_worker_that_is_gone_or_suspected_is_not_waited_for() -> None:
-    made = policy(report("a"), report("b"))
-    assert admit(made, request("0", context_id="talk")) == [("0", "a")]
-    made.on_lease(lease("a", "suspect"))
-    assert admit(made, request("1", context_id="talk")) == [("1", "b")]
-    made.on_lease(lease("b", "dead"))
-    hear(made, report("a"), NOW)
-    assert admit(made, request("2", context_id="talk")) == [("2", "a")]
-
-
-@pytest.mark.parametrize(("moved", "goes"), [((), "a"), (("0", "gone"), "b"), (("gone",), "a")])
-def test_it_follows_a_request_that_another_worker_took_over(moved: tuple[str, ...], goes: str) -> None:
-    made = policy(report("a", load(slots=4)), report("b", load(slots=4)))
-    assert admit(made, request("0", context_id="talk")) == [("0", "a")]
-    made.on_moved(RequestsMoved(worker="b", previous="a", request_ids=list(moved)), NOW)
-    assert admit(made, request("1", context_id="talk")) == [("1", goes)]
-
-
-def test_a_worker_that_took_the_request_over_and_is_gone_is_not_waited_for() -> None:
-    made = policy(report("a", load(slots=4)), report("b", load(slots=4)))
-    assert admit(made, request("0", context_id="talk")) == [("0", "a")]
-    made.on_lease(lease("b", "dead"))
-    made.on_moved(RequestsMoved(worker="b", previous="a", request_ids=["0"]), NOW)
-    assert admit(made, request("1", context_id="talk")) == [("1", "a")]
-
-
-def test_names_are_a_models_own() -> None:
-    made = policy(report("a"), report("b"), report("c", model="n"), report("d", model="n"))
-    assert admit(made, request("0", context_id="talk"), request("1", model="n", context_id="talk")) == [
-        ("0", "a"),
-        ("1", "c"),
-    ]
-
-
-def test_what_was_quiet_for_longest_is_forgotten() -> None:
-    contexts = ConversationPlaces()
-    for number in range(MOST_CONVERSATIONS + 1):
-        contexts.went(request("r", context_id=str(number)), "a")
-    assert contexts.last(request("r", context_id="0")) is None
-    assert contexts.last(request("r", context_id="1")) == "a"
-    assert contexts.last(request("r")) is None
 
 
 def test_a_dead_worker_loses_what_it_had_started() -> None:
@@ -216,3 +155,44 @@ def test_an_answer_of_a_worker_that_is_gone_changes_nothing() -> None:
     assert made.admitted("a", "r-1") == []
     assert made.refused(effect, 503, "gone") == []
     assert made.refused(replace(effect, worker="never"), 503, "gone") == []
+
+
+def parted(*ids: str) -> PartedRequests:
+    """What is left of an instance that had these requests."""
+    instance = InstanceView("w-0")
+    instance.update(report("w-0"), NOW)
+    for number, id in enumerate(ids):
+        instance.admit(Waiting(request(id), number, NOW), NOW)
+    kept = PartedRequests()
+    kept.part(instance, NOW)
+    assert not instance.admitted
+    return kept
+
+
+def lost(kept: PartedRequests, now: float, is_elsewhere: Callable[[str], bool] = lambda id: False) -> list[str]:
+    found = list(kept.overdue(now, is_elsewhere))
+    assert all(worker == "w-0" and admission.gateway == "gateway-0" for _, worker, admission in found)
+    return [id for id, _, _ in found]
+
+
+def test_a_request_of_which_nothing_is_heard_is_lost_once() -> None:
+    kept = parted("b", "a")
+    assert lost(kept, NOW + HEARD_SECONDS - 0.01) == []
+    assert lost(kept, NOW + HEARD_SECONDS) == ["a", "b"]
+    assert lost(kept, NOW + HEARD_SECONDS) == []
+
+
+def test_one_that_was_heard_of_or_runs_elsewhere_is_not_lost() -> None:
+    kept = parted("a", "b", "c")
+    assert kept.take("a") is not None
+    assert kept.take("a") is None
+    assert lost(kept, NOW + 1, lambda id: id == "b") == ["c"]
+    assert kept.take("b") is None
+
+
+def test_a_client_that_leaves_meanwhile_is_remembered() -> None:
+    kept = parted("a", "b")
+    kept.stop("a")
+    kept.stop("unknown")
+    stopped = {id: admission.stopped for id, _, admission in kept.overdue(NOW + 1, lambda id: False)}
+    assert stopped == {"a": True, "b": False}

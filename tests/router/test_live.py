@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from livescale.services.router.admission import WorkerCapacity
 from livescale.services.router.effects import Learn, Lose, StopWork
-from livescale.services.router.parted import HEARD_SECONDS
+from livescale.services.router.fleet import HEARD_SECONDS
 from livescale.services.router.policy import RouterPolicy
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import Holding, WorkerReport

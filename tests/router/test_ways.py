@@ -4,7 +4,7 @@ import pytest
 
 from livescale.services.router.forecast import EngineSpeed, Slos
 from livescale.services.router.instances import InstanceView
-from livescale.services.router.queue import Waiting
+from livescale.services.router.requests import Waiting
 from livescale.services.router.routing import choose_way
 from livescale.shared.messages.requests import Submit
 from tests.router.examples import NOW, load, report, request

@@ -10,9 +10,8 @@ import torch
 
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.sampling import choose_tokens
-from livescale.services.worker.scheduling.batch import Batch, Chosen
+from livescale.services.worker.scheduling.batch import Batch, Chosen, TokenOutput
 from livescale.services.worker.scheduling.limits import SchedulerLimits
-from livescale.services.worker.scheduling.outputs import TokenOutput
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.requests import Sampling, Submit, TokenLogprobs
 from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, checkpointed, kept_logits

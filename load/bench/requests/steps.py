@@ -13,7 +13,7 @@ from llguidance import LLMatcher
 from livescale.load.bench.requests.schemas import make_schema
 from livescale.load.bench.requests.wide import CONFIG, END, WideModel
 from livescale.load.bench.samples import BenchFailed
-from livescale.services.gateway.structured_options import schema_text
+from livescale.services.gateway.constraints import schema_text
 from livescale.services.worker.engine.kernels.variants import Address, Kernels, choose_kernels
 from livescale.services.worker.engine.runner import EngineRunner
 from livescale.services.worker.grammars.masks import Vocabulary

@@ -12,10 +12,10 @@ from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.matrices import linear_of, make_linear
 from livescale.services.worker.engine.norms import Norm, as_it_is, norm_of
 from livescale.services.worker.engine.parameters import Linear, Tensors, padded
-from livescale.services.worker.engine.sampling import choose_tokens, score_prompts
+from livescale.services.worker.engine.sampling import choose_tokens, choose_vectors, score_prompts
 from livescale.services.worker.engine.tensor_parallel import Ranks, side_by_side
 from livescale.services.worker.grammars.masks import Masks, without_masks
-from livescale.services.worker.scheduling.batch import NOTHING_CHOSEN, Chosen, ScheduledChunk, choose_vectors
+from livescale.services.worker.scheduling.batch import NOTHING_CHOSEN, Chosen, ScheduledChunk
 from livescale.shared.messages.parameters import Manifest, ModelConfig
 
 

@@ -1,146 +1,56 @@
-"""Sampling of tokens.
+"""Sampling of tokens: what a request's parameters do to a row of logits, in vLLM's order, and the token that is drawn.
 
 A token depends on its row of logits, its request's parameters and the tokens before it. Its random number depends on
-the request's seed and the token's index alone. So any worker that continues a request draws the same sequence.
+the request's seed and the token's index alone. So it is the same in every batch, and any worker that continues a
+request draws the same sequence.
 """
 
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from msgspec import structs
 
-from livescale.services.worker.engine.kernels.variants import Kernels, find_compiled
-from livescale.services.worker.engine.logits import KINDS, Floats, Ids, TokenMask, change_logits
+from livescale.services.worker.engine.kernels.variants import Compiled, Kernels, find_compiled
+from livescale.services.worker.engine.likelihoods import (
+    KINDS,
+    Floats,
+    Ids,
+    LikelihoodsWanted,
+    by_likelihood,
+    largest,
+    tell_likelihoods,
+)
 from livescale.services.worker.grammars.masks import NO_MASKS, StepMasks
 from livescale.services.worker.scheduling.batch import Chosen, Past, ScheduledChunk, TokenSampling
 from livescale.shared.messages.requests import Sampling, TokenLogprobs
 
+Words = npt.NDArray[np.int32]
+
+NEVER = -np.inf
+LEAST_PENALTY = 1e-100  # a smaller one makes logits infinite, of which no token can be drawn
 SCORED_ROWS = 32  # of a prompt, of which there are logits at once
-STRETCH, MANY = 512, 2_048  # numbers that are compared at once, and so many that sorting them takes long
-
 SEED_BITS = (1 << 64) - 1
+
+
+class TokenMask:
+    """Takes tokens out of rows of logits by masks of a bit for each, compiled where that was possible."""
+
+    def __init__(self, compiled: Compiled | None) -> None:
+        self._compiled = compiled
+
+    def apply(self, row: torch.Tensor, mask: Words) -> None:
+        """Give minus infinity to the tokens of `row` whose bit in `mask` is 0, the lowest bit first."""
+        kind = KINDS.get(row.dtype)
+        if self._compiled is None or kind is None or not row.is_contiguous():
+            permitted = np.unpackbits(mask.view(np.uint8), count=len(row), bitorder="little").view(np.bool_)
+            row.masked_fill_(~torch.from_numpy(permitted), NEVER)
+        else:
+            self._compiled.mask_logits(kind, row.data_ptr(), mask.ctypes.data, len(row))
+
+
 TOKEN_MASK = TokenMask(find_compiled())
-
-
-@dataclass(frozen=True)
-class LikelihoodsWanted:
-    """Asks how likely `token` is by a row of `logits` `[vocab]`, None for the likeliest, and the tokens that are
-    `named`, or else the `count` likeliest."""
-
-    logits: torch.Tensor
-    token: int | None
-    count: int
-    named: Sequence[int] = ()
-
-
-class RowLikelihoods(NamedTuple):
-    """A token that was asked for, or the likeliest, and how likely it and others are."""
-
-    token: int
-    logprobs: TokenLogprobs
-
-
-def tell_likelihoods(asked: Sequence[LikelihoodsWanted], kernels: Kernels | None) -> list[RowLikelihoods]:
-    """Answer each of `asked`, whose rows have one type, rounded to float32. Of equally likely tokens the lowest ids are
-    named. What is told of a row depends on that row alone. Raises IndexError for what is no token."""
-    kind = KINDS.get(asked[0].logits.dtype) if asked else None
-    if kernels is None or kind is None:
-        # One row after the other, as its doubles fit a core's cache.
-        return [_told(one) for one in asked]
-    return _tell_compiled(asked, kernels, kind)
-
-
-def _tell_compiled(asked: Sequence[LikelihoodsWanted], kernels: Kernels, kind: int) -> list[RowLikelihoods]:
-    """The same in one call. Each row of `rows` is a `Likelihoods` of kernels.h."""
-    logits = [one.logits.contiguous() for one in asked]
-    counts = [len(one.named) or min(one.count, len(one.logits)) for one in asked]
-    ids = np.zeros((len(asked), max(counts)), np.int64)
-    told = np.empty((len(asked), 1 + max(counts)), np.float32)
-    for row, one in enumerate(asked):
-        if not all(0 <= token < len(one.logits) for token in (one.token or 0, *one.named)):
-            raise IndexError(f"one of {[one.token, *one.named]} is no token: there are {len(one.logits)}")
-        ids[row, : len(one.named)] = one.named
-    first_id, first_told = ids.ctypes.data, told.ctypes.data
-    rows = np.array(
-        [
-            (its.data_ptr(), len(its), _number(one.token), len(one.named), count, first_id, first_told)
-            for its, one, count in zip(logits, asked, counts, strict=True)
-        ],
-        np.int64,
-    )
-    rows[:, 5] += ids.strides[0] * np.arange(len(asked))
-    rows[:, 6] += told.strides[0] * np.arange(len(asked))
-    kernels.likelihoods(kind, rows.ctypes.data, len(asked))
-    return [
-        RowLikelihoods(token, TokenLogprobs(own, list(zip(others[:count], likely[:count], strict=True))))
-        for token, others, (own, *likely), count in zip(
-            rows[:, 2].tolist(), ids.tolist(), told.tolist(), counts, strict=True
-        )
-    ]
-
-
-def _number(token: int | None) -> int:
-    """The token as kernels read it."""
-    return -1 if token is None else token
-
-
-class KeptRows(threading.local):
-    """Rows of doubles that a thread uses again: memory that is new takes longer to get than to compute with."""
-
-    def __init__(self) -> None:
-        self._rows: dict[str, Floats] = {}
-
-    def row(self, name: str, size: int) -> Floats:
-        """The row of this name, with anything in it. It counts until this name is asked for again."""
-        row = self._rows.get(name)
-        if row is None or len(row) < size:
-            row = self._rows[name] = np.empty(size)
-        return row[:size]
-
-
-KEPT = KeptRows()
-
-
-def _told(asked: LikelihoodsWanted) -> RowLikelihoods:
-    logits = KEPT.row("logits", len(asked.logits))
-    torch.from_numpy(logits).copy_(asked.logits)
-    token = int(logits.argmax()) if asked.token is None else asked.token
-    named = list(asked.named) or largest(logits, min(asked.count, len(logits))).tolist()
-    top = logits.max()
-    weights = np.subtract(logits, top, out=KEPT.row("weights", len(logits)))
-    np.exp(weights, out=weights)
-    own, *told = (logits[[token, *named]] - (top + np.log(weights.sum()))).astype(np.float32).tolist()
-    return RowLikelihoods(token, TokenLogprobs(own, list(zip(named, told, strict=True))))
-
-
-def largest(numbers: Floats, count: int) -> Ids:
-    """The places of the `count` largest numbers, the largest first, equal ones in order."""
-    if count == 0:
-        return np.empty(0, np.intp)
-    ids = np.flatnonzero(numbers >= _bound(numbers, count))
-    if len(ids) > MANY:
-        ids = ids[numbers[ids] >= np.partition(numbers[ids], -count)[-count]]
-    return by_likelihood(numbers, ids)[:count]
-
-
-def by_likelihood(probabilities: Floats, ids: Ids) -> Ids:
-    """Likeliest first, equally likely ones in the order given."""
-    return ids[np.argsort(-probabilities[ids], kind="stable")]
-
-
-def _bound(numbers: Floats, count: int) -> np.float64:
-    """A number that at least `count` of `numbers` reach, and not many more: the largest of as many stretches do. That
-    is found in a third of the time that the number in that place itself takes."""
-    stretches, rest = divmod(len(numbers), STRETCH)
-    if count > stretches:
-        bound: np.float64 = np.partition(numbers, -count)[-count]
-        return bound
-    tops = numbers[: len(numbers) - rest].reshape(stretches, STRETCH).max(axis=1)
-    return _bound(tops, count)
 
 
 def choose_tokens(
@@ -210,16 +120,54 @@ def _asked(logits: torch.Tensor, token: int | None, params: Sampling) -> Likelih
     return LikelihoodsWanted(logits, token, params.logprobs or 0, params.logprob_token_ids)
 
 
-def score_tokens(
-    logits: torch.Tensor, tokens: Sequence[int], count: int, kernels: Kernels | None = None
-) -> list[TokenLogprobs]:
-    """How likely each of `tokens` is, by its row of `logits`, with the `count` likeliest, and its rank."""
-    logits = logits.cpu()
-    told = tell_likelihoods(
-        [LikelihoodsWanted(row, token, count) for row, token in zip(logits, tokens, strict=True)], kernels
-    )
-    ranks = (logits >= logits.gather(1, torch.tensor(tokens).unsqueeze(1))).sum(1).tolist()
-    return [structs.replace(one.logprobs, rank=rank) for one, rank in zip(told, ranks, strict=True)]
+def change_logits(logits: Floats, params: Sampling, past: Past) -> Floats:
+    """Return the row `logits` after allowed_token_ids, bad_words, logit_bias and penalties. It is overwritten."""
+    if params.allowed_token_ids:
+        logits = _only(logits, params.allowed_token_ids)
+    if params.bad_words:
+        _forbid(logits, list(completing(params.bad_words, past.generated)))
+    if params.logit_bias:
+        ids, bias = zip(*params.logit_bias, strict=True)
+        logits[list(ids)] += np.array(bias)
+    _penalize(logits, params, past)
+    return logits
+
+
+def completing(words: Sequence[Sequence[int]], generated: Sequence[int]) -> Iterator[int]:
+    """Yield each token that would complete one of the words, which are sequences of tokens, after these."""
+    for *beginning, last in words:
+        if not beginning or tuple(generated[-len(beginning) :]) == tuple(beginning):
+            yield last
+
+
+def _only(logits: Floats, ids: Sequence[int]) -> Floats:
+    allowed = np.full_like(logits, NEVER)
+    allowed[ids] = logits[ids]
+    return allowed
+
+
+def _forbid(logits: Floats, ids: Sequence[int]) -> None:
+    """Forbid these tokens, unless no other is left: a token has to be chosen."""
+    before = logits[ids]
+    logits[ids] = NEVER
+    if logits.max() == NEVER:
+        logits[ids] = before
+
+
+def _penalize(logits: Floats, params: Sampling, past: Past) -> None:
+    """Make tokens that occurred less likely: by the repetition penalty those of prompt and output, by the others those
+    of the output."""
+    output, counts = np.unique(np.array(past.generated, np.intp), return_counts=True)
+    if params.repetition_penalty != 1.0:
+        seen = np.union1d(np.array(past.prompt, np.intp), output)
+        penalized, by = logits[seen], max(params.repetition_penalty, LEAST_PENALTY)
+        logits[seen] = np.where(penalized > 0, penalized / by, penalized * by)
+    logits[output] -= params.frequency_penalty * counts + params.presence_penalty
+
+
+def choose_vectors(vectors: Sequence[bytes]) -> Chosen:
+    """What a model that pools tells: a vector in place of the token of each sampling."""
+    return Chosen([0] * len(vectors), {place: TokenLogprobs(0.0, pooled=one) for place, one in enumerate(vectors)})
 
 
 def score_prompts(
@@ -276,3 +224,15 @@ def likeliest(probabilities: Floats, top_k: int, top_p: float) -> Ids:
 def uniform(seed: int, index: int) -> float:
     """A number in [0, 1) from the counter-based generator Philox: the same for the same arguments on every machine."""
     return float(np.random.Generator(np.random.Philox(key=seed & SEED_BITS, counter=index)).random())
+
+
+def score_tokens(
+    logits: torch.Tensor, tokens: Sequence[int], count: int, kernels: Kernels | None = None
+) -> list[TokenLogprobs]:
+    """How likely each of `tokens` is, by its row of `logits`, with the `count` likeliest, and its rank."""
+    logits = logits.cpu()
+    told = tell_likelihoods(
+        [LikelihoodsWanted(row, token, count) for row, token in zip(logits, tokens, strict=True)], kernels
+    )
+    ranks = (logits >= logits.gather(1, torch.tensor(tokens).unsqueeze(1))).sum(1).tolist()
+    return [structs.replace(one.logprobs, rank=rank) for one, rank in zip(told, ranks, strict=True)]

@@ -6,12 +6,26 @@ tokens of short steps leave together.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-from livescale.services.worker.scheduling.outputs import TokenHistory, TokenOutput, earlier_tokens
+from msgspec.structs import replace
+
+from livescale.services.worker.scheduling.batch import TokenOutput
+from livescale.services.worker.scheduling.sequence import CARRIED_LOGPROBS
 from livescale.shared.bus.contract import Bus
 from livescale.shared.messages.live import RequestsMoved
-from livescale.shared.messages.requests import Replay, RequestLost, RequestsEnded, Running, Submit, TokenFrame, Tokens
+from livescale.shared.messages.requests import (
+    Replay,
+    RequestLost,
+    RequestsEnded,
+    Running,
+    Submit,
+    TokenFrame,
+    TokenLogprobs,
+    Tokens,
+)
 from livescale.shared.runtime.clock import Clock
 from livescale.shared.subjects import ENDED, MOVED, TOKENS
 
@@ -61,6 +75,93 @@ def is_large(row: Tokens) -> bool:
 
 def _is_urgent(row: Tokens) -> bool:
     return row.index == 0 or not row.token_ids or bool(row.logprobs) or row.finish_reason is not None
+
+
+def earlier_tokens(request: Submit) -> Tokens:
+    """The tokens that other workers sent for this request and that may be asked for here: all of them, or those whose
+    log-probabilities came along."""
+    index = 0 if request.sampling.logprobs is None else len(request.generated) - len(request.logprobs)
+    asked = request.prompt_logprobs
+    return Tokens(
+        request_id=request.request_id,
+        index=index,
+        token_ids=request.generated[index:],
+        logprobs=request.logprobs,
+        prompt_logprobs=[] if asked is None or index or not request.generated else asked.told,
+    )
+
+
+@dataclass
+class SentTokens:
+    """All tokens of a request from `index` on, their log-probabilities where there are any, and the row that brought
+    the last of them. Log-probabilities are large: where there are any, only the last tokens are kept."""
+
+    index: int
+    last: Tokens
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    def add(self, row: Tokens) -> None:
+        """Append the tokens of a row that was sent."""
+        self.token_ids += row.token_ids
+        self.logprobs += row.logprobs
+        self.prompt_logprobs += row.prompt_logprobs
+        self.last = row
+        if len(self.logprobs) >= 2 * CARRIED_LOGPROBS:
+            self.index += len(self.token_ids) - CARRIED_LOGPROBS
+            del self.token_ids[:-CARRIED_LOGPROBS], self.logprobs[:-CARRIED_LOGPROBS]
+            self.prompt_logprobs.clear()
+
+
+class TokenHistory:
+    """The tokens sent for running requests, and for the last `kept` requests that ended.
+
+    A gateway that lost a frame can ask for them again.
+    """
+
+    def __init__(self, kept: int = 512) -> None:
+        self._kept = kept
+        self._running: dict[str, SentTokens] = {}
+        self._ended: OrderedDict[str, SentTokens] = OrderedDict()
+
+    def record(self, row: Tokens) -> None:
+        """Append a row that was sent; its finish reason ends the request."""
+        said = self._running.get(row.request_id)
+        if said is None:
+            said = self._running[row.request_id] = SentTokens(row.index, row)
+        said.add(row)
+        if row.finish_reason is None:
+            return
+        self._ended[row.request_id] = self._running.pop(row.request_id)
+        if len(self._ended) > self._kept:
+            self._ended.popitem(last=False)
+
+    def forget(self, request_id: str) -> None:
+        """Drop a request that goes on at another worker."""
+        self._running.pop(request_id, None)
+
+    def drop_running(self) -> None:
+        """Drop all running requests: this worker no longer has them."""
+        self._running.clear()
+
+    def ended(self) -> list[str]:
+        """The requests that have ended, as far back as they are kept."""
+        return [id for id in self._ended if id not in self._running]
+
+    def since(self, request_id: str, index: int) -> Tokens | None:
+        """One row with all tokens from generated token `index` on; None where they are not known here."""
+        said = self._running.get(request_id) or self._ended.get(request_id)
+        if said is None or index < said.index:
+            return None
+        first = index - said.index
+        return replace(
+            said.last,
+            index=index,
+            token_ids=said.token_ids[first:],
+            logprobs=said.logprobs[first:],
+            prompt_logprobs=said.prompt_logprobs if index == 0 else [],
+        )
 
 
 class TokenFrames:

@@ -9,9 +9,8 @@ import structlog
 from livescale.services.worker.engine.contract import RankLost, Runner
 from livescale.services.worker.instance.frames import TokenFrames
 from livescale.services.worker.instance.metrics import WorkerMetrics
-from livescale.services.worker.scheduling.batch import Batch, Chosen, LayerEntry, Withheld
+from livescale.services.worker.scheduling.batch import Batch, Chosen, LayerEntry, TokenOutput, Withheld
 from livescale.services.worker.scheduling.limits import SchedulerLimits
-from livescale.services.worker.scheduling.outputs import TokenOutput
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Filled, LateKv
 from livescale.services.worker.scheduling.sequence import Sequence as RunningSequence

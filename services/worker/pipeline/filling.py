@@ -143,13 +143,24 @@ class Filling:
         room = FILL_ROWS
         for sequence in sorted(share, key=_rest, reverse=True):
             filled = sequence.filled = sequence.filled or Filled(sequence.blocks.start)
-            for piece in sequence.computed_from(filled.begun):
+            for piece in computed_from(sequence, filled.begun):
                 if len(piece.tokens) > room:
                     break
                 room -= len(piece.tokens)
                 filled.begun = piece.stop
                 self._under_way.setdefault(under_way, []).append((worker, filled, piece.stop))
                 yield piece
+
+
+def computed_from(sequence: Sequence, start: int) -> Iterator[ScheduledChunk]:
+    """Yield what was computed from position `start` on, to be computed once more elsewhere. Nothing is sampled."""
+    while start < sequence.computed:
+        decode = start >= sequence.prompt_tokens
+        end = sequence.computed if decode else min(sequence.computed, sequence.prompt_tokens)
+        stop = min(start + PREFILL_CHUNK, end)
+        tokens = tuple(sequence.tokens[start:stop])
+        yield ScheduledChunk(sequence.request_id, tokens, start, sequence.blocks, decode, adapter=sequence.adapter)
+        start = stop
 
 
 def _rest(sequence: Sequence) -> int:

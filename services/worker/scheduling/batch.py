@@ -11,7 +11,7 @@ from functools import cached_property
 from msgspec import Struct, field
 
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.requests import Sampling, TokenLogprobs
+from livescale.shared.messages.requests import Sampling, TokenLogprobs, Tokens
 from livescale.shared.model.block_layout import ITEM_BYTES, kv_item_bytes
 from livescale.shared.model.sharding import shard_config
 
@@ -90,9 +90,11 @@ class Chosen(Struct, frozen=True):
 NOTHING_CHOSEN = Chosen([])
 
 
-def choose_vectors(vectors: Sequence[bytes]) -> Chosen:
-    """What a model that pools tells: a vector in place of the token of each sampling."""
-    return Chosen([0] * len(vectors), {place: TokenLogprobs(0.0, pooled=one) for place, one in enumerate(vectors)})
+class TokenOutput(Struct, frozen=True):
+    """A row of the next token frame to `gateway`. It has a finish reason if the request has left the scheduler."""
+
+    gateway: str
+    row: Tokens
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,9 +30,26 @@ class RowBudget:
 
 
 def choose_chunks(
+    allocation: BlockAllocation, under_way: Mapping[int, list[Scheduled]], at_once: int, pace: DecodePace | None
+) -> Iterator[Scheduled]:
+    """Choose the chunks of the next step, of an even part of the requests where several batches run `at_once`.
+
+    Where no prompt is left, and no batch is `under_way`, conversations are computed beside the decodes.
+    """
+    limits, running = allocation.limits, allocation.running.values()
+    to_run = [one for one in running if not (one.held or one.awaits_mask or one.awaits_adapter or one.is_waiting)]
+    ready = [one for one in to_run if not one.in_flight and allocation.has_room(one)]
+    before = max((sum(chunk.decode for _, chunk in chosen) for chosen in under_way.values()), default=0)
+    yield from choose_among(ready, -(-len(to_run) // at_once), limits, pace, before)
+    decodes = sum(sequence.decodes for sequence in ready)
+    if allocation.contexts is not None and decodes == len(ready) and not under_way:
+        yield from allocation.contexts.fill(prompt_budget(decodes, 1, limits, pace).work)
+
+
+def choose_among(
     ready: list[Sequence], requests: int, limits: SchedulerLimits, pace: DecodePace | None, under_way: int = 0
 ) -> Iterator[Scheduled]:
-    """Choose the chunks of the next step among the sequences that are `ready`, of at most `requests` of them.
+    """Choose chunks of the sequences that are `ready`, of at most `requests` of them.
 
     `under_way` counts the decodes of a batch that is computed before this one. They come again after it and so wait for
     it, too.
@@ -81,20 +98,25 @@ def share_rows(prefilling: Iterable[Sequence], budget: RowBudget) -> Iterator[Sc
     for sequence in sorted(line, key=_eagerness):
         if sequence is first:
             kept = 0
-        most = _fitting(sequence, rows - kept, work - kept * first.row_work)
+        most = _fitting(sequence, rows - kept, work - kept * _row_work(first))
         for chunk in sequence.chunks(max(most, its_own) if sequence is first else most, budget.cut):
             rows -= len(chunk.tokens)
             work -= chunk.work
             yield sequence, chunk
 
 
+def _row_work(sequence: Sequence) -> float:
+    """What each of its uncomputed rows takes, as a share of a row that runs through all layers."""
+    return 1.0 if sequence.entry is None else sequence.entry.left
+
+
 def _fitting(sequence: Sequence, rows: int, work: float) -> int:
     """How many of the sequence's rows are at most `rows` and `work`."""
-    return int(min(rows, work / sequence.row_work))
+    return int(min(rows, work / _row_work(sequence)))
 
 
 def _eagerness(sequence: Sequence) -> tuple[int, float, int]:
-    return sequence.request.priority, sequence.left * sequence.row_work, sequence.arrival
+    return sequence.request.priority, sequence.left * _row_work(sequence), sequence.arrival
 
 
 def broken_flights(under_way: Mapping[int, list[Scheduled]], allocation: BlockAllocation) -> Iterator[str]:

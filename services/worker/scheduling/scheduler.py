@@ -1,12 +1,19 @@
 """Continuous batching: requests in, steps out. Decodes go first, and prompts share what is left of a step. Pure."""
 
-from collections.abc import Container, Iterator
+from collections.abc import Container
 
 from livescale.services.worker.scheduling.allocation import BlockAllocation
-from livescale.services.worker.scheduling.batch import Batch, Chosen, KvCopy, LayerEntry, PrefixUse, Withheld
-from livescale.services.worker.scheduling.batching import Scheduled, broken_flights, choose_chunks, prompt_budget
+from livescale.services.worker.scheduling.batch import (
+    Batch,
+    Chosen,
+    KvCopy,
+    LayerEntry,
+    PrefixUse,
+    TokenOutput,
+    Withheld,
+)
+from livescale.services.worker.scheduling.batching import Scheduled, broken_flights, choose_chunks
 from livescale.services.worker.scheduling.limits import SchedulerLimits
-from livescale.services.worker.scheduling.outputs import TokenOutput, token_output
 from livescale.services.worker.scheduling.prefix_cache import fetch_pays
 from livescale.services.worker.scheduling.rates import DecodePace
 from livescale.services.worker.scheduling.reservations import Reservation
@@ -180,7 +187,7 @@ class Scheduler:
         self._allocation.grow()
         self._allocation.start()
         preempted = self._allocation.preempted()
-        chosen = sorted(self._choose(at_once, pace), key=lambda one: one[1].layer)
+        chosen = sorted(choose_chunks(self._allocation, self._under_way, at_once, pace), key=lambda one: one[1].layer)
         if not chosen:
             return None
         self._steps += 1
@@ -261,22 +268,12 @@ class Scheduler:
         if self._allocation.contexts is not None:
             self._allocation.contexts.clear()
 
-    def _choose(self, at_once: int, pace: DecodePace | None) -> Iterator[Scheduled]:
-        running = self._allocation.running.values()
-        to_run = [one for one in running if not (one.held or one.awaits_mask or one.awaits_adapter or one.is_waiting)]
-        ready = [one for one in to_run if not one.in_flight and self._allocation.has_room(one)]
-        under_way = (sum(chunk.decode for _, chunk in chosen) for chosen in self._under_way.values())
-        yield from choose_chunks(ready, -(-len(to_run) // at_once), self.limits, pace, max(under_way, default=0))
-        decodes = sum(sequence.decodes for sequence in ready)
-        if self._allocation.contexts is not None and decodes == len(ready) and not self._under_way:
-            yield from self._allocation.contexts.fill(prompt_budget(decodes, 1, self.limits, pace).work)
-
     def _advance(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None, now: float) -> TokenOutput:
         late: FinishReason | None = "deadline" if sequence.request.deadline <= now else None
         finish_reason = sequence.append(token, logprobs) or late
         if finish_reason is not None:
             return self._end(sequence, finish_reason, [token])
-        return token_output(sequence, [token])
+        return sequence.output([token])
 
     def _end(
         self,
@@ -289,7 +286,7 @@ class Scheduler:
         if self._allocation.contexts is not None and finish_reason != "error":
             self._allocation.contexts.end(sequence)
         self.release(sequence.request_id)
-        return token_output(sequence, tokens or [], finish_reason, error, code)
+        return sequence.output(tokens or [], finish_reason, error, code)
 
 
 def _land(chosen: list[Scheduled]) -> None:

@@ -14,11 +14,11 @@ from livescale.services.worker.scheduling.batch import (
     Past,
     ScheduledChunk,
     Scoring,
+    TokenOutput,
     TokenSampling,
 )
 from livescale.shared.messages.disaggregation import TakeOver
-from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs
-from livescale.shared.policy.priority_queue import queue_position
+from livescale.shared.messages.requests import FinishReason, Submit, TokenLogprobs, Tokens, queue_position
 
 
 @dataclass(eq=False)
@@ -125,11 +125,6 @@ class Sequence:
         return 0 if self.entry is None else self.entry.layer
 
     @property
-    def row_work(self) -> float:
-        """What each of its uncomputed rows takes, as a share of a row that runs through all layers."""
-        return 1.0 if self.entry is None else self.entry.left
-
-    @property
     def is_waiting(self) -> bool:
         """Whether the sequence has to wait, for the KV of its first layers or for the worker that decodes it."""
         if self.awaits_take_over and self.has_sampled and not self.decodes_meanwhile:
@@ -159,15 +154,6 @@ class Sequence:
             for chunk in self._chunks_from(start, most_rows, PREFILL_CHUNK):
                 yield chunk
                 start = chunk.stop
-
-    def computed_from(self, start: int) -> Iterator[ScheduledChunk]:
-        """Yield what was computed from position `start` on, to be computed once more elsewhere. Nothing is sampled."""
-        while start < self.computed:
-            decode = start >= self.prompt_tokens
-            stop = min(start + PREFILL_CHUNK, self.computed if decode else min(self.computed, self.prompt_tokens))
-            tokens = tuple(self.tokens[start:stop])
-            yield ScheduledChunk(self.request_id, tokens, start, self.blocks, decode, adapter=self.adapter)
-            start = stop
 
     def reach(self, position: int) -> None:
         """Note that all positions before `position` are computed."""
@@ -228,6 +214,28 @@ class Sequence:
         if token in self.stops:
             return "stop"
         return "length" if self.generated == self.request.max_tokens else None
+
+    def output(
+        self,
+        tokens: list[int],
+        finish_reason: FinishReason | None = None,
+        error: str | None = None,
+        code: int | None = None,
+    ) -> TokenOutput:
+        """Make the row of the last tokens, which are `tokens`."""
+        index = self.generated - len(tokens)
+        row = Tokens(
+            request_id=self.request_id,
+            index=index,
+            token_ids=tokens,
+            logprobs=self.logprobs[-len(tokens) :] if tokens and self.logprobs else [],
+            prompt_logprobs=[] if index or not tokens else self.prompt_logprobs,
+            finish_reason=finish_reason,
+            error=error,
+            code=code,
+            cached_tokens=self.cached,
+        )
+        return TokenOutput(self.request.gateway, row)
 
     def _chunk(self, start: int, stop: int, *, decode: bool) -> ScheduledChunk:
         tokens = tuple(self.tokens[start:stop])

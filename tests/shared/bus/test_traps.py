@@ -118,7 +118,7 @@ async def test_after_an_outage_longer_than_a_lease_nobody_is_declared_dead(
         async with asyncio.timeout(60):
             await asyncio.gather(*(member.joined() for member in members))
             # It is a member as well. Had it lost the answer to its own join, it would join once more.
-            while await registry.why_not_ready() is not None:
+            while await registry.why_not_ready() is not None:  # noqa: ASYNC110 - it tells nobody else
                 await asyncio.sleep(0.01)
         epochs = [member.epoch for member in members]
         await nats_net.down()

@@ -1,9 +1,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.shared.messages.requests import Submit, arrived, leaving
+from livescale.shared.messages.requests import PRIORITY_ARRIVALS, Submit, arrived, leaving, queue_position
 
 MOMENTS = st.floats(1e6, 2e6)
+PRIORITIES = st.integers(-(2**31), 2**31 - 1)
 
 
 def request(deadline: float) -> Submit:
@@ -29,3 +30,18 @@ def test_no_hop_makes_a_deadline_later(deadline: float, here: float, there: floa
     received = arrived(leaving(request(deadline), here), there)
     assert received.deadline <= deadline
     assert received.deadline <= there + max(0.0, deadline - here)
+
+
+@given(PRIORITIES, st.integers(0, 10**9))
+def test_a_priority_of_one_less_is_worth_so_many_arrivals(priority: int, arrival: int) -> None:
+    assert queue_position(arrival, priority) - queue_position(arrival, priority - 1) == PRIORITY_ARRIVALS
+
+
+@given(PRIORITIES, st.integers(0, 10**9), st.integers(0, PRIORITY_ARRIVALS - 1))
+def test_among_so_many_arrivals_the_lower_priority_goes_first(priority: int, arrival: int, later: int) -> None:
+    assert queue_position(arrival + later, priority) < queue_position(arrival, priority + 1)
+
+
+@given(PRIORITIES, st.integers(0, 10**9), st.integers(1, 10**6))
+def test_within_a_priority_who_came_first_goes_first(priority: int, arrival: int, later: int) -> None:
+    assert queue_position(arrival, priority) < queue_position(arrival + later, priority)

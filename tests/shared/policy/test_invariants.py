@@ -11,7 +11,7 @@ from livescale.services.gateway import progress
 from livescale.services.planner import running_scale, targets
 from livescale.services.registry import leases
 from livescale.services.registry.leases import Leases, LeaseTimes
-from livescale.services.router import admitted
+from livescale.services.router import requests
 from livescale.services.worker.instance import lifecycle as worker
 from livescale.services.worker.kv.block_manager import BlockManager
 from livescale.shared.bus.contract import Refusal
@@ -58,7 +58,7 @@ MACHINES: dict[str, StateMachine[Any]] = {
     "worker": worker.MOVES,
     "instance": targets.MOVES,
     "request at the gateway": progress.MOVES,
-    "request at the router": admitted.MOVES,
+    "request at the router": requests.MOVES,
     "scale": running_scale.MOVES,
     "lease": leases.MOVES,
 }

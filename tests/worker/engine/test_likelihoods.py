@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from livescale.services.worker.engine.kernels.variants import TYPES, Kernels, find_compiled
-from livescale.services.worker.engine.sampling import LikelihoodsWanted, RowLikelihoods, tell_likelihoods
+from livescale.services.worker.engine.likelihoods import LikelihoodsWanted, RowLikelihoods, tell_likelihoods
 from livescale.shared.messages.requests import TokenLogprobs
 
 DTYPES = [torch.float32, torch.bfloat16]

@@ -1,7 +1,17 @@
 """What goes with which step, until workers have KV of what is to be theirs."""
 
-from livescale.services.worker.pipeline.filling import FILL_ROWS, Filling, KvWay, choose_way, share_out
-from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, ScheduledChunk
+from hypothesis import given
+from hypothesis import strategies as st
+
+from livescale.services.worker.pipeline.filling import (
+    FILL_ROWS,
+    Filling,
+    KvWay,
+    choose_way,
+    computed_from,
+    share_out,
+)
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, PROMPT_CUT, ScheduledChunk
 from livescale.services.worker.scheduling.sequence import Sequence
 from tests.worker.serving import submit
 
@@ -177,3 +187,16 @@ def test_what_was_not_measured_is_not_counted_on() -> None:
 def test_a_worker_with_a_set_way_takes_it_whatever_was_measured() -> None:
     assert choose_way("move", 10**9, None, 1e9) == KvWay(moves=True, reason="move is set")
     assert choose_way("recompute", 1, 1e12, 1.0) == KvWay(moves=False, reason="recompute is set")
+
+
+@given(st.integers(1, 400), st.integers(0, 200), st.integers(0, 600))
+def test_what_was_computed_comes_again_in_chunks_and_nothing_is_sampled(
+    prompt: int, generated: int, computed: int
+) -> None:
+    one = cached("a", prompt, generated)
+    one.computed = min(computed, len(one.tokens))
+    if one.computed < prompt:
+        one.computed = one.computed // PROMPT_CUT * PROMPT_CUT
+    chunks = list(computed_from(one, 0))
+    assert [token for chunk in chunks for token in chunk.tokens] == one.tokens[: one.computed]
+    assert all(chunk.sampling is None and len(chunk.tokens) <= PREFILL_CHUNK for chunk in chunks)

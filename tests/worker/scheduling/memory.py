@@ -3,8 +3,7 @@
 from collections import deque
 from typing import Any
 
-from livescale.services.worker.scheduling.batch import PROMPT_CUT, Batch, Chosen
-from livescale.services.worker.scheduling.outputs import TokenOutput
+from livescale.services.worker.scheduling.batch import PROMPT_CUT, Batch, Chosen, TokenOutput
 from livescale.services.worker.scheduling.rates import DecodePace
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.requests import Submit

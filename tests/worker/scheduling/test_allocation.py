@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from livescale.services.worker.kv.block_manager import GROWTH
-from livescale.services.worker.scheduling.batch import Batch, Chosen
-from livescale.services.worker.scheduling.outputs import TokenOutput
+from livescale.services.worker.scheduling.batch import Batch, Chosen, TokenOutput
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.requests import Submit
 from tests.worker.engine.models import BLOCK_TOKENS

@@ -17,8 +17,7 @@ from livescale.services.worker.scheduling.limits import SLO_SHARE
 from livescale.services.worker.scheduling.rates import FIRST_ROWS, STEPS_BESIDE, DecodePace
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Sequence, order
-from livescale.shared.messages.requests import Submit
-from livescale.shared.policy.priority_queue import PRIORITY_ARRIVALS
+from livescale.shared.messages.requests import PRIORITY_ARRIVALS, Submit
 from tests.fuzz.effort import examples
 from tests.worker.serving import limits, submit
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Batch, Chosen, Withheld
-from livescale.services.worker.scheduling.outputs import TokenOutput
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Batch, Chosen, TokenOutput, Withheld
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.requests import PromptLogprobs, Submit, TokenLogprobs

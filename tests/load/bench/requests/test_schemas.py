@@ -8,7 +8,7 @@ import numpy as np
 from llguidance import LLMatcher
 
 from livescale.load.bench.requests.schemas import make_schema
-from livescale.services.gateway.structured_options import schema_text
+from livescale.services.gateway.constraints import schema_text
 from livescale.shared.model.grammar import byte_tokenizer, grammar_limits
 
 SCHEMAS = [make_schema(number) for number in range(50)]

@@ -15,7 +15,8 @@ from transformers.generation.logits_process import (
 )
 
 from livescale.services.worker.engine.kernels.variants import find_compiled
-from livescale.services.worker.engine.logits import Floats, TokenMask, change_logits, completing
+from livescale.services.worker.engine.likelihoods import Floats
+from livescale.services.worker.engine.sampling import TokenMask, change_logits, completing
 from livescale.services.worker.scheduling.batch import LEAST_TEMPERATURE, Past
 from livescale.shared.messages.requests import Sampling
 from tests.fuzz.effort import examples

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from livescale.services.gateway.bodies import CompletionRequest
+from livescale.services.gateway.constraints import constraint_of
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.parse import parse_body
-from livescale.services.gateway.structured_options import constraint_of
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
 NAMED = {"type": "json_schema", "json_schema": {"name": "one", "schema": SCHEMA, "strict": True}}

@@ -1,4 +1,4 @@
-"""What bodies say of sampling, as tokens and strings."""
+"""Answers that repeat themselves end, where their clients ask for that."""
 
 from typing import Any
 
@@ -8,32 +8,8 @@ from hypothesis import strategies as st
 
 from livescale.services.gateway.output import TextOutput
 from livescale.services.gateway.progress import Fresh
-from livescale.services.gateway.sampling_options import (
-    REPEATED,
-    RepetitionDetection,
-    RepetitionOutput,
-    SamplingOptions,
-    banned,
-    repeats,
-    spellings,
-    stop_strings,
-)
+from livescale.services.gateway.repetition import REPEATED, RepetitionDetection, RepetitionOutput, repeats
 from tests.gateway.conftest import ServedGateway
-
-
-def test_stop_strings_are_a_list() -> None:
-    assert stop_strings(SamplingOptions()) == []
-    assert stop_strings(SamplingOptions(stop="a")) == ["a"]
-    assert stop_strings(SamplingOptions(stop=["a", "b"])) == ["a", "b"]
-
-
-def test_a_bad_word_is_banned_at_the_beginning_and_within_a_text_as_in_vllm() -> None:
-    assert spellings("  bad ") == ("bad ", " bad ")
-    assert banned([5], [6]) == [[5], [6]]
-    assert banned([5], [7, 5]) == [[5]]
-    assert banned([5, 6], [5, 6]) == [[5, 6]]
-    assert banned([], [7]) == []
-
 
 TWICE = RepetitionDetection(max_pattern_size=3, min_pattern_size=2, min_count=3)
 

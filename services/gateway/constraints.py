@@ -1,85 +1,25 @@
-"""The part of a request's body that says what form the answer has: OpenAI's and vLLM's names, newer and older.
-
-Both the checks and the documentation are made from it.
-"""
+"""The form that an answer is held to, whichever parameter of its body says so."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
 
 from livescale.services.gateway.errors import bad_request
-from livescale.services.gateway.sampling_options import SamplingOptions
+from livescale.services.gateway.options import (
+    AnswerOptions,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    Schema,
+    StructuredOutputs,
+)
 from livescale.shared.model.grammar import MOST_GRAMMAR_BYTES, GrammarKind
 
 # Space between parts of JSON: none, a blank, or a new line with its indent. It ends, so that an answer does.
 WHITESPACE = r"( |\n {0,32})?"
-MOST_ALTERNATIVES = 1024
 # Keywords of a schema whose value is a value, and those that have schemas by name.
 VALUES = frozenset(("const", "enum", "default", "examples"))
 BY_NAME = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
-Schema = dict[str, Any]
-SchemaOrText = Annotated[Schema | str, Meta(description="A JSON schema, as such or as text")]
-Pattern = Annotated[str, Meta(min_length=1, description="A regular expression of the whole answer")]
-Alternatives = Annotated[
-    list[Annotated[str, Meta(min_length=1)]],
-    Meta(min_length=1, max_length=MOST_ALTERNATIVES, description="The answer is one of these"),
-]
-GrammarText = Annotated[str, Meta(min_length=1, description="A grammar: Lark, as llguidance has it, or EBNF")]
-
-
-class TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text", forbid_unknown_fields=True):
-    """The default `response_format`: any text."""
-
-
-class JsonObjectFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_object", forbid_unknown_fields=True):
-    """A `response_format` that asks for any JSON object."""
-
-
-class NamedSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A JSON schema with a name. The answer follows it, `strict` or not."""
-
-    name: str = ""
-    description: str | None = None
-    schema: Schema | None = None
-    strict: bool | None = None
-
-
-class JsonSchemaFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_schema", forbid_unknown_fields=True):
-    """A `response_format` that asks for JSON by a schema."""
-
-    json_schema: NamedSchema
-
-
-class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """vLLM's `structured_outputs`: exactly one of the first five fields is set."""
-
-    json: SchemaOrText | None = None
-    regex: Pattern | None = None
-    choice: Alternatives | None = None
-    grammar: GrammarText | None = None
-    json_object: bool | None = None
-    disable_any_whitespace: bool = False
-    disable_additional_properties: bool = False
-    whitespace_pattern: str | None = None
-
-
-class StructuredOptions(SamplingOptions, frozen=True, kw_only=True):
-    """What form the answer has; without any of these it is free."""
-
-    response_format: Annotated[
-        TextFormat | JsonObjectFormat | JsonSchemaFormat | None,
-        Meta(description="text, json_object, or json_schema with a schema that the answer follows"),
-    ] = None
-    structured_outputs: Annotated[
-        StructuredOutputs | None, Meta(description="One of json, regex, choice, grammar, json_object")
-    ] = None
-    guided_json: SchemaOrText | None = None
-    guided_regex: Pattern | None = None
-    guided_choice: Alternatives | None = None
-    guided_grammar: GrammarText | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +32,7 @@ class Constraint:
     source: str
 
 
-def constraint_of(body: StructuredOptions) -> Constraint | None:
+def constraint_of(body: AnswerOptions) -> Constraint | None:
     """What form the body asks for; None for free text. Raises ApiError 400 where it asks for two, or for something that
     does not go with one."""
     found = list(_constraints(body))
@@ -112,7 +52,7 @@ def constraint_of(body: StructuredOptions) -> Constraint | None:
     return first
 
 
-def check_company(body: StructuredOptions, first: Constraint) -> None:
+def check_company(body: AnswerOptions, first: Constraint) -> None:
     """Refuse what could leave no token that both permit. Raises ApiError 400."""
     reasons = {
         "min_tokens": (body.min_tokens, "which ends when it is complete"),
@@ -124,7 +64,7 @@ def check_company(body: StructuredOptions, first: Constraint) -> None:
             raise bad_request(f"{param!r} does not go with {first.param!r}, {reason}; leave it out.", param=param)
 
 
-def _constraints(body: StructuredOptions) -> Iterator[Constraint]:
+def _constraints(body: AnswerOptions) -> Iterator[Constraint]:
     match body.response_format:
         case JsonObjectFormat():
             yield Constraint("response_format", "json", schema_text({"type": "object"}))

@@ -1,23 +1,17 @@
-"""The part of a request's body that says how tokens are chosen, how likely they were, and when an answer ends that
-repeats itself: OpenAI's and vLLM's names. Pure.
+"""The part of a request's body that says how tokens are chosen and what form the answer has: OpenAI's and vLLM's names.
 
 Both the checks and the documentation are made from it.
 """
 
-from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import replace
 
-from livescale.services.gateway.errors import bad_request
-from livescale.services.gateway.output import Output, TextPiece
-from livescale.services.gateway.progress import Fresh
 from livescale.shared.messages.requests import MOST_LOGPROBS
 
 MOST_CHOICES = 128
-REPEATED = "repetition_detected"  # the stop reason, as in vLLM
+MOST_ALTERNATIVES = 1024
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
 Stops = Annotated[list[StopString], Meta(max_length=64)]
@@ -29,11 +23,55 @@ RequestTimeout = Annotated[
     Annotated[float, Meta(gt=0)] | None,
     Meta(description="Seconds until the request ends with an error; the gateway sets default and maximum"),
 ]
+Schema = dict[str, Any]
+SchemaOrText = Annotated[Schema | str, Meta(description="A JSON schema, as such or as text")]
+Pattern = Annotated[str, Meta(min_length=1, description="A regular expression of the whole answer")]
+Alternatives = Annotated[
+    list[Annotated[str, Meta(min_length=1)]],
+    Meta(min_length=1, max_length=MOST_ALTERNATIVES, description="The answer is one of these"),
+]
+GrammarText = Annotated[str, Meta(min_length=1, description="A grammar: Lark, as llguidance has it, or EBNF")]
 
 
-class SamplingOptions(msgspec.Struct, frozen=True, kw_only=True):
+class TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text", forbid_unknown_fields=True):
+    """The default `response_format`: any text."""
+
+
+class JsonObjectFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_object", forbid_unknown_fields=True):
+    """A `response_format` that asks for any JSON object."""
+
+
+class NamedSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A JSON schema with a name. The answer follows it, `strict` or not."""
+
+    name: str = ""
+    description: str | None = None
+    schema: Schema | None = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_schema", forbid_unknown_fields=True):
+    """A `response_format` that asks for JSON by a schema."""
+
+    json_schema: NamedSchema
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """vLLM's `structured_outputs`: exactly one of the first five fields is set."""
+
+    json: SchemaOrText | None = None
+    regex: Pattern | None = None
+    choice: Alternatives | None = None
+    grammar: GrammarText | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+
+
+class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are chosen, in vLLM's order: allowed tokens and bad words, bias, penalties, temperature, min_p, top_k,
-    top_p."""
+    top_p. Then what form the answer has; without any of these it is free."""
 
     n: Annotated[Choices, Meta(description="So many choices for each prompt; choice 0 is that of n = 1")] = 1
     seed: Annotated[
@@ -93,9 +131,20 @@ class SamplingOptions(msgspec.Struct, frozen=True, kw_only=True):
     min_tokens: Annotated[int, Meta(description="Nothing ends the text before so many tokens", ge=0)] = 0
     ignore_eos: Annotated[bool, Meta(description="Generate on after an end-of-sequence token")] = False
     skip_special_tokens: Annotated[bool, Meta(description="Leave special tokens out of the text")] = True
+    response_format: Annotated[
+        TextFormat | JsonObjectFormat | JsonSchemaFormat | None,
+        Meta(description="text, json_object, or json_schema with a schema that the answer follows"),
+    ] = None
+    structured_outputs: Annotated[
+        StructuredOutputs | None, Meta(description="One of json, regex, choice, grammar, json_object")
+    ] = None
+    guided_json: SchemaOrText | None = None
+    guided_regex: Pattern | None = None
+    guided_choice: Alternatives | None = None
+    guided_grammar: GrammarText | None = None
 
 
-def stop_strings(options: SamplingOptions) -> list[str]:
+def stop_strings(options: AnswerOptions) -> list[str]:
     """The stop strings that a body asks for, as a list."""
     if options.stop is None:
         return []
@@ -115,69 +164,3 @@ def banned(plain: list[int], spaced: list[int]) -> list[list[int]]:
         return []
     same_length = len(spaced) == len(plain)
     return [plain, spaced] if same_length and spaced[0] != plain[0] else [plain]
-
-
-class RepetitionDetection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An answer ends where its last tokens are a pattern, of at least `min_pattern_size` tokens, `min_count` times."""
-
-    max_pattern_size: Annotated[int, Meta(ge=0, le=1024)] = 0
-    min_pattern_size: Annotated[int, Meta(ge=0, le=1024)] = 0
-    min_count: Annotated[int, Meta(ge=0, le=1024)] = 0
-
-
-def check_repetition(asked: RepetitionDetection) -> None:
-    """Check what the bounds of single fields cannot say. Raises ApiError 400."""
-    if asked.min_pattern_size > asked.max_pattern_size:
-        raise bad_request(
-            "'min_pattern_size' is more than 'max_pattern_size'; give at most that.",
-            "repetition_detection.min_pattern_size",
-        )
-    if asked.max_pattern_size and asked.min_count < 2:
-        raise bad_request(
-            "'min_count' is less than 2, and what comes once is not repeated; give at least 2.",
-            "repetition_detection.min_count",
-        )
-
-
-class RepetitionOutput:
-    """Hands tokens on to another output until they repeat; nothing ends before `min_tokens`."""
-
-    def __init__(self, output: Output, asked: RepetitionDetection, min_tokens: int) -> None:
-        self._output = output
-        self._asked = asked
-        self._min_tokens = min_tokens
-        self._tokens: list[int] = []
-
-    @property
-    def reasoning_tokens(self) -> int | None:
-        return self._output.reasoning_tokens
-
-    def feed(self, fresh: Fresh) -> TextPiece:
-        """Return the next piece; with a reason where the request is over, or goes on and on."""
-        for place, token_id in enumerate(fresh.token_ids, start=1):
-            self._tokens.append(token_id)
-            if len(self._tokens) >= self._min_tokens and repeats(self._tokens, self._asked):
-                return self._last(fresh, place)
-        return self._output.feed(fresh)
-
-    def _last(self, fresh: Fresh, place: int) -> TextPiece:
-        """The last piece, with what was held back of its text."""
-        if place == len(fresh.token_ids) and fresh.finish_reason is not None:
-            return self._output.feed(fresh)
-        cut = replace(fresh, token_ids=fresh.token_ids[:place], logprobs=fresh.logprobs[:place], finish_reason="length")
-        piece = self._output.feed(cut)
-        if piece.finish_reason != "length":
-            return piece
-        return replace(piece, finish_reason="repetition", stop_reason=REPEATED)
-
-
-def repeats(tokens: Sequence[int], asked: RepetitionDetection) -> bool:
-    """Whether the last tokens are a pattern that is repeated as often as that."""
-    for length in range(max(1, asked.min_pattern_size), asked.max_pattern_size + 1):
-        if length * asked.min_count > len(tokens):
-            return False
-        # A text repeats a pattern where each token is the one a pattern earlier.
-        span = length * (asked.min_count - 1)
-        if all(tokens[-place] == tokens[-place - length] for place in range(1, span + 1)):
-            return True
-    return False
