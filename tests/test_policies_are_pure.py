@@ -43,7 +43,6 @@ POLICIES = (
     "services/planner/store.py",
     "services/planner/supply.py",
     "services/planner/targets.py",
-    "services/planner/times.py",
     "services/registry/fetches.py",
     "services/registry/holdings.py",
     "services/registry/host_caches.py",

@@ -15,7 +15,7 @@ from livescale.services.planner.scale_out import ScaleOut
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.planner.shard_planner import ShardPlan, ShardPlanner
 from livescale.services.planner.store import ScaleStore
-from livescale.services.planner.times import keeps_block_times, message_times
+from livescale.services.planner.targets import keeps_block_times, message_times
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.scaling import Decision, RoleMove, ScaleRecord
 from livescale.shared.messages.transfers import LiveMode, Plan, PlannedInstance
