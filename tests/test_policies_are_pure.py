@@ -33,7 +33,6 @@ POLICIES = (
     "services/planner/orders.py",
     "services/planner/pipelines.py",
     "services/planner/plans/*.py",
-    "services/planner/role_moves.py",
     "services/planner/role_planner.py",
     "services/planner/role_switch.py",
     "services/planner/running_scale.py",
