@@ -16,7 +16,7 @@ from livescale.services.planner.plans.plan import Multicast, Policy, TransferPla
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.planner.store import ScaleStore
 from livescale.services.planner.supply import Supply, explain_unknown, find_places
-from livescale.services.planner.targets import BlockTimes, known_times
+from livescale.services.planner.targets import BlockTimes, MessageTimes, keeps_block_times, known_times, message_times
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.messages.transfers import Flow, Plan
 from livescale.shared.topology.topology import Topology
@@ -95,6 +95,10 @@ class ShardPlanner:
         setup = self._settings.group_setup_s if made.policy == "ring" else 0.0
         ready = {target: prediction.ready[target].items() for target in made.targets}
         return {target: {block: setup + at for block, at in times} for target, times in ready.items()}
+
+    def told(self, ready: BlockTimes, blocks: int) -> MessageTimes:
+        """Predicted times as messages have them; none where there are too many of them."""
+        return message_times(ready, blocks) if keeps_block_times(len(ready), blocks) else {}
 
     def predict_rest(self, view: ModelView, delivery: Delivery) -> BlockTimes:
         """The same for what is still missing of a delivery with one shard."""
