@@ -127,7 +127,8 @@ class Journal:
         self._last: dict[str, tuple[str, str, int | None]] = {}
 
     def is_news(self, verdict: ScalingVerdict) -> bool:
-        """Whether to record and publish this verdict."""
+        """Whether to record and publish this verdict: every scale that is to be carried out, and whatever differs from
+        the last verdict on the model."""
         is_done = verdict.action != "hold" and not verdict.is_advice
         advised = verdict.target if verdict.is_advice else None
         return is_done or self._last.get(verdict.model) != (verdict.action, verdict.rule, advised)

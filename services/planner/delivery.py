@@ -14,12 +14,12 @@ from livescale.services.planner.targets import (
     ENDED,
     RECEIVING,
     UNDER_WAY,
+    BlockArrivals,
     FlowsUnderWay,
     ScaleTargets,
     StrandedTargets,
     TargetState,
 )
-from livescale.services.planner.times import BlockArrivals
 from livescale.shared.messages.membership import Member
 from livescale.shared.messages.transfers import Flow, Load
 

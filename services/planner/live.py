@@ -4,18 +4,18 @@ BlitzScale's selection by necessity (5.2): what a stop costs depends on how long
 meanwhile.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from math import sqrt
 
 from livescale.services.planner.orders import Orders
-from livescale.services.planner.plans.execution_pipelines import team_pipelines
+from livescale.services.planner.plans.execution_pipelines import pipeline_ready, team_pipelines
 from livescale.services.planner.plans.plan import TransferPlan
 from livescale.services.planner.running_scale import NodeCommand
 from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.scaling import Decision
-from livescale.shared.messages.transfers import LiveMode, Plan
+from livescale.shared.messages.transfers import LiveMode, Plan, PlannedPipeline
 
 AT_ONCE = 8  # targets that helpers know, for each new one that they are told of at once
 SLOWEST = 1e-6  # tokens a second; a lower rate counts as not measured, and is not divided by
@@ -151,6 +151,23 @@ def choose_members(plans: Sequence[TransferPlan], teams: Sequence[Sequence[str]]
     told = "; ".join(", ".join(nodes) for nodes in pipelines)
     return [node for nodes in pipelines for node in nodes], [
         f"these serve as soon as they have all between them: {told}"
+    ]
+
+
+def foresee_pipelines(
+    plans: Sequence[TransferPlan],
+    teams: Sequence[Sequence[str]],
+    ready: Mapping[str, Mapping[int, float]],
+    *,
+    tied: bool,
+) -> list[PlannedPipeline]:
+    """Return the pipelines of at least two instances, and when each should be ready.
+
+    `teams` are the workers of each instance. `ready` are the predicted times by target and block, or empty.
+    """
+    return [
+        PlannedPipeline(members=list(nodes), predicted=pipeline_ready(nodes, ready, tied=tied) if ready else None)
+        for nodes in team_pipelines([plan.pipelines for plan in plans], teams)
     ]
 
 

@@ -26,8 +26,8 @@ log = structlog.get_logger()
 
 
 async def send(bus: Bus, command: NodeCommand, traceparent: str | None = None) -> None:
-    """Send a command and return once the node has accepted it. `traceparent` names the scale's span. Raises
-    BusError."""
+    """Send a command by the call that has its name, and return once the node has accepted it. `traceparent` names the
+    scale's span. Raises BusError."""
     node, message = command.node, command.message
     match message:
         case Load():

@@ -1,9 +1,11 @@
-"""What every scale has: its lifecycle, its record, and how it learns what happens. Pure; times are wall times.
+"""What every scale has: its lifecycle, its record, and how it learns what happens; and the changes of roles that some
+have. Pure; times are wall times.
 
 A scale never waits. Events go in: answers to commands, transfers, reports, leases and time. Commands come out.
 """
 
 from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -12,7 +14,7 @@ from livescale.shared.messages.disaggregation import ChangeRole
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import LeaseChanged, Role, WorkerReport
 from livescale.shared.messages.model_parallel import Pipeline, PipelineOver
-from livescale.shared.messages.scaling import Decision, Phase, ScaleRecord, ScaleState
+from livescale.shared.messages.scaling import Decision, Phase, RoleMove, ScaleRecord, ScaleState
 from livescale.shared.messages.transfers import Abort, BlockReady, Drain, InstanceServing, Load, Send, Serve, Transfer
 from livescale.shared.policy.invariants import StateMachine
 
@@ -27,6 +29,8 @@ MOVES: StateMachine[ScaleState] = StateMachine(
         "failed": frozenset(),
     },
 )
+
+SETTLED = ("switched", "not_switched")  # phases of a change of roles that is awaited no more
 
 
 @dataclass(frozen=True)
@@ -178,3 +182,93 @@ class RunningScale:
         if errors:
             self._note("failed", now)
         self._move("failed" if errors else "done")
+
+
+class RoleMoves:
+    """The changes of roles in one scale: which of them are done, and which are still awaited.
+
+    A worker is told again until it answers. Its own reports say that it has the role, whatever became of the answer.
+    """
+
+    def __init__(self, moves: Sequence[RoleMove] = ()) -> None:
+        self.all = list(moves)
+        self._awaited = {move.worker: move for move in moves}
+
+    @property
+    def awaited(self) -> list[RoleMove]:
+        """The changes that no report has shown yet, and that may still come."""
+        return list(self._awaited.values())
+
+    def commands(self) -> Iterator[NodeCommand]:
+        """Yield the orders for all that are awaited. An order that is repeated changes nothing."""
+        for move in self._awaited.values():
+            order = ChangeRole(instance=move.instance, role=move.role, epoch=move.epoch)
+            yield NodeCommand(move.worker, order, move.reason)
+
+    def settle(self, worker: str) -> RoleMove | None:
+        """Await this worker's change no longer. Returns it, if it was awaited."""
+        return self._awaited.pop(worker, None)
+
+    def awaits(self, worker: str) -> bool:
+        return worker in self._awaited
+
+    def shown(self, report: WorkerReport) -> bool:
+        """Whether a report shows a change that was awaited."""
+        move = self._awaited.get(report.id)
+        return move is not None and (report.instance, report.role) == (move.instance, move.role)
+
+    def ended_by(self, report: WorkerReport) -> bool:
+        """Whether a report shows that an awaited change will not come: the worker has another instance, or none."""
+        move = self._awaited.get(report.id)
+        return move is not None and report.epoch >= move.epoch and report.instance != move.instance
+
+    def is_gone(self, change: LeaseChanged) -> bool:
+        """Whether a change is awaited of a worker that is dead, or was started anew."""
+        move = self._awaited.get(change.id)
+        return move is not None and (change.state == "dead" or change.epoch > move.epoch)
+
+
+class SwitchingScale(RunningScale):
+    """A scale in which instances may get other roles; `moves` are these changes."""
+
+    def __init__(self, id: str, decision: Decision, instances: list[str], moves: Sequence[RoleMove]) -> None:
+        super().__init__(id, decision, instances)
+        self._moves = RoleMoves(moves)
+
+    @property
+    def moving(self) -> dict[str, Role]:
+        return {} if self.ended else {move.instance: move.role for move in self._moves.awaited}
+
+    def record(self) -> ScaleRecord:
+        return replace(super().record(), moves=self._moves.all)
+
+    def wants(self, command: NodeCommand) -> bool:
+        return isinstance(command.message, ChangeRole) and self._moves.awaits(command.node)
+
+    def refused(self, command: NodeCommand, error: str, now: float) -> list[NodeCommand]:
+        if isinstance(command.message, ChangeRole):
+            self._not_moved(command.node, f"it did not take the role: {error}", now)
+        return []
+
+    def on_report(self, report: WorkerReport, now: float) -> list[NodeCommand]:
+        if self._moves.shown(report) and (move := self._moves.settle(report.id)) is not None:
+            self._note_again("switched", now, move.worker, f"{move.before} -> {move.role}")
+        elif self._moves.ended_by(report):
+            self._not_moved(report.id, "its instance is gone", now)
+        return []
+
+    def on_lease(self, change: LeaseChanged, now: float) -> list[NodeCommand]:
+        if self._moves.is_gone(change):
+            self._not_moved(change.id, f"it is gone: {change.reason}", now)
+        return []
+
+    def _not_moved(self, worker: str, why: str, now: float) -> None:
+        if self._moves.settle(worker) is not None:
+            self._note_again("not_switched", now, worker, why)
+
+    def _begin_moves(self, record: ScaleRecord | None = None) -> list[NodeCommand]:
+        """The orders of all changes. After a `record` of an earlier planner, of those that it had not seen done."""
+        done = [] if record is None else [phase.node for phase in record.phases if phase.name in SETTLED]
+        for worker in done:
+            self._moves.settle(worker or "")
+        return list(self._moves.commands())

@@ -10,8 +10,7 @@ from livescale.services.planner.delivery import Delivery
 from livescale.services.planner.live import LiveHelp
 from livescale.services.planner.orders import Orders
 from livescale.services.planner.pipelines import ExecutionPipelines
-from livescale.services.planner.role_switch import SwitchingScale
-from livescale.services.planner.running_scale import NodeCommand
+from livescale.services.planner.running_scale import NodeCommand, SwitchingScale
 from livescale.services.planner.targets import UNDER_WAY, TargetState
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import LeaseChanged, Member, WorkerReport

@@ -1,9 +1,10 @@
 """How one shard of a model gets to the workers that miss it: from where, by which plan, and how long that takes. Pure.
 
-An instance of one worker has one shard, which is the whole model.
+An instance of one worker has one shard, which is the whole model. What a scheduled block costs is measured here.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from statistics import median
 from typing import NamedTuple
 
 from livescale.services.planner.delivery import Delivery
@@ -13,9 +14,13 @@ from livescale.services.planner.plans.plan import Multicast, Policy, TransferPla
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.planner.store import ScaleStore
 from livescale.services.planner.supply import Supply, explain_unknown, find_places
-from livescale.services.planner.times import BlockCost, BlockTimes
+from livescale.services.planner.targets import BlockTimes, MessageTimes, keeps_block_times, known_times, message_times
 from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.messages.transfers import Plan
 from livescale.shared.topology.topology import Topology
+
+FIRST_SECONDS = 0.005  # what a block costs until that is measured
+WEIGHT = 0.3  # of the last plan in the average
 
 
 class ShardPlan(NamedTuple):
@@ -79,6 +84,10 @@ class ShardPlanner:
         ready = {target: prediction.ready[target].items() for target in made.targets}
         return {target: {block: setup + at for block, at in times} for target, times in ready.items()}
 
+    def told(self, ready: BlockTimes, blocks: int) -> MessageTimes:
+        """Predicted times as messages have them; none where there are too many of them."""
+        return message_times(ready, blocks) if keeps_block_times(len(ready), blocks) else {}
+
     def predict_rest(self, view: ModelView, delivery: Delivery) -> BlockTimes:
         """The same for what is still missing of a delivery with one shard."""
         missing = {flow.receiver: delivery.arrivals.missing(flow.receiver) for flow in delivery.flows}
@@ -89,3 +98,63 @@ class ShardPlanner:
         places = find_places(view.snapshot.members, self._topology, self._settings.link_rate)
         manifest = view.manifest.of_shard(shard)
         return Supply(view.snapshot, manifest, places, self._store.sending(), receiving, view.silent)
+
+
+class BlockCost:
+    """What a scheduled block costs besides its bytes: turns, messages, checksums, whatever comes with every block.
+
+    It is a moving average over the scheduled plans that have been carried out.
+    """
+
+    def __init__(self) -> None:
+        self._measured: float | None = None
+        self._plans = 0
+
+    @property
+    def seconds(self) -> float:
+        """The measured cost, or an assumed one while nothing has been measured."""
+        return FIRST_SECONDS if self._measured is None else self._measured
+
+    @property
+    def reason(self) -> str:
+        """A sentence for the plan's reasons: the cost, and where it comes from."""
+        source = (
+            f"measured in {self._plans} plan{'s' * (self._plans > 1)}"
+            if self._plans
+            else "assumed, for nothing was measured yet"
+        )
+        return f"a block costs {self.seconds * 1000:.3g} ms besides its bytes: {source}"
+
+    def learn(self, record: ScaleRecord) -> None:
+        """Measure a scale out that was done as planned. Others say nothing, nor do plans without predicted times."""
+        plan = record.plan
+        if plan is None or record.state != "done" or any(phase.name == "replanned" for phase in record.phases):
+            return
+        costs = list(measure_block_cost(plan, record))
+        if costs:
+            cost = max(0.0, median(costs))
+            self._measured = cost if self._measured is None else WEIGHT * cost + (1 - WEIGHT) * self._measured
+            self._plans += 1
+
+
+def measure_block_cost(plan: Plan, record: ScaleRecord) -> Iterator[float]:
+    """Yield a cost in seconds for each target with a schedule: by how much a step took longer than predicted.
+
+    Only the time from a target's first to its last step counts, as what precedes and follows them comes once a plan.
+    """
+    for target, times in plan.predicted_blocks.items():
+        steps = {
+            block: step
+            for flow in plan.flows
+            if flow.receiver == target
+            for block, step in zip(flow.blocks, flow.steps, strict=False)
+        }
+        predicted, arrived = known_times(times), known_times(record.arrived.get(target, []))
+        if not steps or not steps.keys() <= arrived.keys() & predicted.keys():
+            continue
+        order = sorted(steps, key=lambda block: (steps[block], predicted[block]))
+        first, last = order[0], order[-1]
+        count = steps[last] - steps[first]
+        if count:
+            longer = (arrived[last] - arrived[first]) - (predicted[last] - predicted[first])
+            yield plan.block_seconds + longer / count

@@ -61,8 +61,12 @@ class ClusterView:
         return list(self._reports.values())
 
     async def look(self, model: str) -> ModelView:
-        """Return the pool and this model. Raises Refusal: 404 for an unknown model, 503 for one that is not in memory
-        yet or if the registry does not answer."""
+        """Return the pool as the registry has it now, with what workers have reported since, and this model with its
+        manifest.
+
+        Raises Refusal: 404 for an unknown model, 503 for one that is not in memory yet or if the registry does not
+        answer.
+        """
         try:
             return await self._look(model)
         except Refusal:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from livescale.services.planner.orders import Orders
 from livescale.services.planner.running_scale import NodeCommand
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.times import message_times
+from livescale.services.planner.targets import message_times
 from livescale.shared.messages.membership import (
     EngineLoad,
     Holding,

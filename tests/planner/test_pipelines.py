@@ -3,9 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from livescale.services.planner.live import choose_live
+from livescale.services.planner.live import choose_live, foresee_pipelines
 from livescale.services.planner.pipelines import SWITCH_TIMEOUT_SECONDS
-from livescale.services.planner.plans.execution_pipelines import foresee_pipelines
 from livescale.services.planner.plans.plan import TransferPlan
 from livescale.services.planner.scale_out import ScaleOut
 from livescale.shared.messages.model_parallel import Pipeline, PipelineOver

@@ -7,7 +7,7 @@ from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.scaling import RoleMove
 from tests.control.fakes import manifest
 from tests.planner.samples import ENTRY, VERSION, decision, snapshot, spare
-from tests.planner.test_role_moves import POOL, instance, orders, scale_planner
+from tests.planner.test_role_planner import POOL, instance, orders, scale_planner
 
 MOVES = [
     RoleMove(worker=one, instance=f"i-{one}", epoch=1, role="decode", before="prefill", reason="why") for one in "ab"

@@ -1,4 +1,4 @@
-"""Transfer plans by the policy that is set, their sources, and their predicted times."""
+"""Transfer plans by the policy that is set, their sources, their predicted times, and what a scheduled block costs."""
 
 import pytest
 from hypothesis import given, settings
@@ -7,10 +7,12 @@ from msgspec.structs import replace
 
 from livescale.services.planner.fleet import ModelView
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.times import message_times
+from livescale.services.planner.shard_planner import FIRST_SECONDS, BlockCost
+from livescale.services.planner.targets import message_times
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import HostReport, LeaseChanged, PeerTraffic
-from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.messages.scaling import Phase, ScaleRecord
+from livescale.shared.messages.transfers import Flow, Plan, PlannedInstance
 from livescale.shared.runtime.settings import PolicyName
 from tests.control.fakes import BLOCKS, manifest
 from tests.planner.planning import hops, planned, planned_scale, scale_planner
@@ -20,6 +22,7 @@ from tests.planner.samples import (
     acknowledge,
     block_ready,
     broken,
+    decision,
     host,
     member,
     serving,
@@ -179,3 +182,69 @@ def test_blocks_are_as_many_as_their_measured_cost_allows() -> None:
     dear = planned_scale(planner, pool, 8, blocks=64)
     assert steps(cheap) > steps(first) > steps(dear)
     assert cheap.plan.block_seconds < first.plan.block_seconds < dear.plan.block_seconds
+
+
+def four_steps(cost: float, assumed: float = 0.005, once: float = 0.0) -> ScaleRecord:
+    """Four blocks in four steps to `a`, which took `cost` each besides their 0.1 s, and something `once`."""
+    plan = Plan(
+        id="scale-1",
+        model="m",
+        version="v",
+        instances=[PlannedInstance(id="i-a", ranks=["a"])],
+        flows=[
+            Flow(sender="s", receiver="a", ticket=1, blocks=[0, 2], steps=[0, 2]),
+            Flow(sender="b", receiver="a", ticket=2, blocks=[1, 3], steps=[1, 3]),
+        ],
+        size_bytes=4,
+        predicted_blocks={"a": [(block + 1) * (0.1 + assumed) for block in range(4)]},
+        block_seconds=assumed,
+    )
+    arrived: list[float | None] = [50.0 + once + (block + 1) * (0.1 + cost) for block in range(4)]
+    return ScaleRecord(id="scale-1", decision=decision(), state="done", plan=plan, arrived={"a": arrived})
+
+
+def learned(*records: ScaleRecord) -> BlockCost:
+    cost = BlockCost()
+    for record in records:
+        cost.learn(record)
+    return cost
+
+
+def test_before_anything_was_measured_a_cost_is_assumed_and_said_to_be() -> None:
+    assert learned().seconds == FIRST_SECONDS
+    assert learned().reason == "a block costs 5 ms besides its bytes: assumed, for nothing was measured yet"
+
+
+@pytest.mark.parametrize("cost", [0.0, 0.002, 0.03])
+@pytest.mark.parametrize("assumed", [0.0, 0.005])
+def test_the_cost_is_what_each_step_took_besides_its_bytes(cost: float, assumed: float) -> None:
+    assert learned(four_steps(cost, assumed)).seconds == pytest.approx(cost)
+
+
+def test_what_comes_once_is_no_part_of_it() -> None:
+    assert learned(four_steps(0.002, once=3.0)).seconds == pytest.approx(0.002)
+
+
+def test_it_moves_with_every_plan() -> None:
+    cost = learned(four_steps(0.01), four_steps(0.02))
+    assert 0.01 < cost.seconds < 0.02
+    assert cost.reason.endswith("measured in 2 plans")
+
+
+def test_faster_than_the_bytes_is_no_negative_cost() -> None:
+    assert learned(four_steps(-0.05)).seconds == 0.0
+
+
+def test_a_plan_that_failed_or_was_made_anew_or_has_no_schedule_or_no_times_says_nothing() -> None:
+    record = four_steps(0.03)
+    assert record.plan is not None
+    chain = replace(record.plan, flows=[Flow(sender="s", receiver="a", ticket=1)])
+    useless = [
+        replace(record, state="failed"),
+        replace(record, phases=[Phase(name="replanned", at=1.0, node="a")]),
+        replace(record, plan=chain),
+        replace(record, plan=None),
+        replace(record, plan=replace(record.plan, predicted_blocks={})),
+        replace(record, arrived={"a": [50.1, 50.2, None, None]}),
+    ]
+    assert learned(*useless).seconds == FIRST_SECONDS

@@ -9,7 +9,7 @@ from livescale.load.bench.record import Record, measured
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.records import RequestRecord
 from livescale.services.planner.plans.execution_pipelines import pipeline_ready
-from livescale.services.planner.times import known_times
+from livescale.services.planner.targets import known_times
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.messages.transfers import LiveMode, Plan
 from livescale.shared.model.latency import Latency, Work

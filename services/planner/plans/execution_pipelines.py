@@ -7,9 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from livescale.services.planner.plans.plan import TransferPlan
-from livescale.shared.messages.transfers import PlannedPipeline
-
 
 def plan_pipelines(groups: Iterable[Sequence[str]]) -> Iterator[tuple[str, ...]]:
     """Make pipelines of one node of each sub-group, while two have any left (LambdaScale 4.3, Algorithm 2).
@@ -59,23 +56,6 @@ def pipeline_ready(pipeline: Iterable[str], ready: Mapping[str, Mapping[int, flo
             usable = max(time, ready[node].get(0, 0.0)) if tied and block == head else time
             first[block] = min(usable, first.get(block, usable))
     return max(first.values(), default=0.0)
-
-
-def foresee_pipelines(
-    plans: Sequence[TransferPlan],
-    teams: Sequence[Sequence[str]],
-    ready: Mapping[str, Mapping[int, float]],
-    *,
-    tied: bool,
-) -> list[PlannedPipeline]:
-    """Return the pipelines of at least two instances, and when each should be ready.
-
-    `teams` are the workers of each instance. `ready` are the predicted times by target and block, or empty.
-    """
-    return [
-        PlannedPipeline(members=list(nodes), predicted=pipeline_ready(nodes, ready, tied=tied) if ready else None)
-        for nodes in team_pipelines([plan.pipelines for plan in plans], teams)
-    ]
 
 
 class StageSpan(NamedTuple):

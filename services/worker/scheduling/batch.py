@@ -4,7 +4,6 @@ Types of which a step has one for each row are Structs, as these take a third of
 have other names in what the leading rank sends to the others: those names are kept for ranks of earlier releases.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 

@@ -7,8 +7,7 @@ from msgspec import structs
 
 from livescale.services.planner.plans.chains import plan_chains
 from livescale.services.planner.plans.flow_times import LEAST_SHARE, find_upstream, forward, in_order
-from livescale.services.planner.plans.fluid import simulate
-from livescale.services.planner.plans.make_plan import Prediction, collect_ready, follow_lines
+from livescale.services.planner.plans.make_plan import Prediction, collect_ready, follow_lines, simulate
 from livescale.services.planner.plans.plan import Multicast, ServingFlow, TransferFlow, TransferPlan, multicast_over
 from tests.planner.plans.clusters import (
     BLOCKS,

@@ -13,11 +13,13 @@ from livescale.services.planner.plans.plan import CannotPlan, Multicast, Policy,
 from tests.planner.plans.clusters import (
     BLOCKS,
     CHUNK,
+    EVERY,
     chain_plan,
     cluster,
     flows_by_link,
     machine,
     multicasts,
+    parts,
     plan_of,
     singles,
 )
@@ -127,3 +129,14 @@ def test_more_targets_in_a_chain_cost_a_chunk_each(receivers: int, chunk_bytes: 
         return predict(multicast, plan_chains(multicast), chunk_bytes).seconds
 
     assert takes(nodes[1:]) == pytest.approx(takes(nodes[1:-1]) + chunk_bytes)
+
+
+def test_a_flow_that_is_through_leaves_its_share_to_the_others() -> None:
+    topology = cluster(*singles(3))
+    multicast = parts(topology, {"h0/0": EVERY}, {"h1/0": (0,), "h2/0": EVERY})
+    plan = plan_of(multicast, TransferFlow("h0/0", "h1/0", (0,)), TransferFlow("h0/0", "h2/0", EVERY))
+    prediction = predict(multicast, plan, CHUNK)
+    assert prediction.ready == {
+        "h1/0": {0: pytest.approx(200)},
+        "h2/0": pytest.approx({0: 200, 1: 300, 2: 400, 3: 500}),
+    }
