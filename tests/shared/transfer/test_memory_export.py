@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from livescale.shared.links.open import open_link
-from livescale.shared.memory.segment import SharedBlocks
+from livescale.shared.memory.arena import SharedBlocks
 from livescale.shared.messages.transfers import Node
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.runtime.waiting import ReadyBlocks

@@ -13,7 +13,7 @@ import xxhash
 from livescale.shared.links.contract import Link
 from livescale.shared.links.link_path import LinkPath
 from livescale.shared.links.meter import Paths
-from livescale.shared.memory.segment import SharedBlocks
+from livescale.shared.memory.arena import SharedBlocks
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Flow, Inflow, Node, Outflow, Send
 from livescale.shared.runtime.waiting import ReadyBlocks
