@@ -10,7 +10,7 @@ from livescale.services.worker.disaggregation.context import DATA, HEADER, PIECE
 from livescale.services.worker.disaggregation.outgoing import KvSendRate, KvTransferState, OutgoingKv
 from livescale.services.worker.disaggregation.pieces import StagedPiece
 from livescale.services.worker.disaggregation.wire import pack_header, write_digest
-from livescale.services.worker.instance.handoff import HandOffTickets
+from livescale.services.worker.instance.context import HandOffTickets
 from livescale.services.worker.scheduling.batch import SPARE_BYTES, KvSlice
 from livescale.shared.bus.contract import BusError, Refusal, ServiceAbsent
 from livescale.shared.links.contract import Buffer, LinkError, Peer
