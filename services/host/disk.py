@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from livescale.services.host.stored import Stored, open_spec
-from livescale.shared.memory.arena import Arena, CudaRuntime, cuda_runtime, placed_bytes
-from livescale.shared.memory.segment import SharedBlocks
+from livescale.shared.memory.arena import Arena, CudaRuntime, SharedBlocks, cuda_runtime, placed_bytes
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import Manifest
 

@@ -16,7 +16,7 @@ from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import FetchModel
 from livescale.shared.model.checkpoint import CheckpointError
 from livescale.shared.process.run import World
-from livescale.shared.runtime.waiting import ReadyBlocks
+from livescale.shared.transfer.flow_end import ReadyBlocks
 
 log = structlog.get_logger()
 

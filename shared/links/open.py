@@ -8,9 +8,9 @@ from pathlib import Path
 import structlog
 
 from livescale.shared.links.calendars import LocalCalendar, SharedCalendar
-from livescale.shared.links.cma import why_refused
 from livescale.shared.links.contract import Link, LinkError
 from livescale.shared.links.link_path import memory_kind
+from livescale.shared.links.process_memory import why_refused
 from livescale.shared.links.shaping import Cluster, ShapedLink, SingleRate
 from livescale.shared.links.sockets import SocketLink
 from livescale.shared.runtime.clock import seconds_away

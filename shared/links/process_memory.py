@@ -1,9 +1,12 @@
-"""The memory of other processes of this machine, which the kernel copies from: where it is, and whose it still is.
+"""The memory of other processes of this machine, which the kernel copies from, as UCX's CMA does: whether it allows
+that, where the memory is, whose it still is, and the thread that has it copied.
 
 A process tells in its link's address where a random word lies in its memory. Who reads that word there knows that the
 kernel allows it, and that the number of the process has not passed on to another one.
 """
 
+import asyncio
+import ctypes
 import errno
 import os
 import struct
@@ -11,9 +14,13 @@ from collections.abc import Callable
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import NamedTuple
 
-from livescale.shared.links.cma import address_of, read
+YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+YAMA_NEEDS_RIGHTS = 2  # from here on only with CAP_SYS_PTRACE; below that UCX itself allows it to others
+CAP_SYS_PTRACE = 19
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 NUMBERS = Path("/proc/self/ns/pid")  # processes of one namespace know each other by the same numbers
@@ -23,6 +30,66 @@ MARK = struct.Struct(f">{MACHINE_BYTES}sQQ{WORD_BYTES}s")
 # A piece is still in the cache when it is read again: of 2 MiB not all is, and smaller ones cost more calls of the
 # kernel. Where nobody reads pieces, they are those after which a copy can end early.
 PIECE_BYTES, UNREAD_BYTES = 1 << 20, 16 << 20
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.process_vm_readv.restype = ctypes.c_ssize_t
+
+
+class _Span(ctypes.Structure):
+    """`struct iovec`: an address and a number of bytes."""
+
+    _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+
+
+def why_refused() -> str | None:
+    """Why the kernel refuses to read other processes' memory, and what allows it; None where it does not.
+
+    What it says of one pair of processes, as of two users, shows only when they connect.
+    """
+    refused = read_error(os.getpid())
+    if refused is not None:
+        return (
+            f"process_vm_readv: {refused}: a seccomp filter forbids it. Allow it by a newer Docker, by a profile with "
+            "process_vm_readv and process_vm_writev (--security-opt seccomp=FILE), or by --cap-add SYS_PTRACE"
+        )
+    try:
+        scope = int(YAMA.read_text())
+    except (OSError, ValueError):
+        return None
+    if scope >= YAMA_NEEDS_RIGHTS and not has_right(CAP_SYS_PTRACE):
+        return f"kernel.yama.ptrace_scope is {scope}: set it to 1 or 0 by sysctl, or add the capability SYS_PTRACE"
+    return None
+
+
+def read_error(pid: int) -> str | None:
+    """Why a byte of this process's memory cannot be read as if it were that of process `pid`; None where it can."""
+    there = memoryview(bytearray(b"x"))
+    try:
+        read(pid, address_of(there), memoryview(bytearray(1)))
+    except OSError as error:
+        return error.strerror
+    return None
+
+
+def read(pid: int, address: int, into: memoryview) -> None:
+    """Fill `into` from the memory of process `pid` at `address`, by one call of the kernel. Raises OSError."""
+    remote, local = _Span(address, into.nbytes), _Span(address_of(into), into.nbytes)
+    done = _libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
+    if done != into.nbytes:
+        number = ctypes.get_errno() if done < 0 else errno.EFAULT  # a part is read where the rest is not mapped there
+        raise OSError(number, os.strerror(number))
+
+
+def address_of(view: memoryview) -> int:
+    """Where the bytes of a writable view lie in this process."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
+def has_right(number: int) -> bool:
+    """Whether this process has the capability of this number in effect."""
+    status = Path("/proc/self/status").read_text()
+    effective = next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:"))
+    return bool(int(effective, 16) >> number & 1)
 
 
 class ProcessMark(NamedTuple):
@@ -104,3 +171,66 @@ class ProcessMemory:
         read(self._mark.pid, self._mark.address, found)
         if found != self._mark.word:
             raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
+
+
+Job = tuple[Callable[[], bool], asyncio.Future[bool]]
+
+
+class CopyThread:
+    """A thread that copies memory for an event loop, in the order in which copies were begun; the first one starts it.
+
+    It does what an executor of one thread does, at a fifth of the calls in the loop's thread: a copy leaves nothing of
+    the program in the cache, so there each call costs many times what it does elsewhere.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    def begin(self, copy: Callable[[], bool]) -> asyncio.Future[bool]:
+        """Have the thread call `copy`. Returns a future for what comes of it; to cancel that does not end the call."""
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="copies", daemon=True)  # a link may be left open at exit
+            self._thread.start()
+        done: asyncio.Future[bool] = self._loop.create_future()
+        self._jobs.put((copy, done))
+        return done
+
+    async def settle(self) -> None:
+        """Return once all that was begun before has ended, cancelled or not."""
+        await asyncio.wait((self.begin(bool),))
+
+    def close(self) -> None:
+        """Wait for the thread to end what was begun."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        while self._do(self._jobs.get()):
+            pass
+
+    def _do(self, job: Job | None) -> bool:
+        """Returns whether there is more to do. What it held of a job is let go with it: buffers are large."""
+        if job is None:
+            return False
+        copy, done = job
+        try:
+            copied = copy()
+        except Exception as error:  # noqa: BLE001 whatever it is, who waits gets it from the future
+            self._loop.call_soon_threadsafe(_fail, done, error)
+        else:
+            self._loop.call_soon_threadsafe(_end, done, copied)
+        return True
+
+
+def _end(done: asyncio.Future[bool], copied: bool) -> None:
+    if not done.done():
+        done.set_result(copied)
+
+
+def _fail(done: asyncio.Future[bool], error: Exception) -> None:
+    if not done.done():
+        done.set_exception(error)

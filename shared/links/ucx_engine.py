@@ -24,11 +24,9 @@ from ucxx._lib.arr import Array
 from ucxx._lib.libucxx import Feature, UCXAddress, UCXContext, UCXEndpoint, UCXRequest, UCXWorker
 from ucxx.exceptions import UCXError
 
-from livescale.shared.links.cma import why_refused
 from livescale.shared.links.contract import LinkError
-from livescale.shared.links.copy_thread import CopyThread
 from livescale.shared.links.link_path import memory_kind
-from livescale.shared.links.process_memory import NOWHERE, own_mark
+from livescale.shared.links.process_memory import NOWHERE, CopyThread, own_mark, why_refused
 
 # While a peer connects UCX's descriptor is ready all the time, and nothing is. After so many looks for nothing each is
 # followed by a rest: the peer may have to share a core with us.

@@ -1,12 +1,8 @@
-"""What tasks wait for: a change by another task, a block that becomes ready, their turn, several coroutines that
-succeed or fail as one, or a deadline that moves.
-
-Where a schedule has steps, all the flows of a sender together send one block in each (LambdaScale 4.2).
-"""
+"""What tasks wait for: a change by another task, several coroutines that succeed or fail as one, or a deadline that
+moves."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -26,66 +22,6 @@ class Changes:
         if self._next is None:
             self._next = asyncio.Event()
         await self._next.wait()
-
-
-class BlocksLost(Exception):
-    """The blocks that were waited for will never come; says why."""
-
-
-class ReadyBlocks:
-    """The blocks that a source may send. A host adds blocks as it reads them, a worker as it verifies them."""
-
-    def __init__(self, ready: Iterable[int] = ()) -> None:
-        self._ready = set(ready)
-        self._lost: str | None = None
-        self._changed = Changes()
-
-    def add(self, index: int) -> None:
-        self._ready.add(index)
-        self._changed.tell()
-
-    def lose(self, reason: str) -> None:
-        """Tell all that wait that no further block will come, and why."""
-        self._lost = reason
-        self._changed.tell()
-
-    async def wait_ready(self, index: int) -> None:
-        """Return once the block may be sent. Raises BlocksLost where it will never come."""
-        while index not in self._ready:
-            if self._lost is not None:
-                raise BlocksLost(f"block {index}: {self._lost}")
-            await self._changed.wait()
-
-
-class Turns:
-    """How many chunks each flow, by its ticket, has left to send in each step.
-
-    A step begins when no flow has anything left of an earlier one. A flow that ends early holds up no other.
-    """
-
-    def __init__(self) -> None:
-        self._left: dict[int, Counter[int]] = {}
-        self._changed = Changes()
-
-    def join(self, ticket: int, steps: Iterable[int]) -> None:
-        """Note the step of each chunk that a flow is to send, in the place of what was noted for it before."""
-        self._left[ticket] = Counter(steps)
-        self._changed.tell()
-
-    def leave(self, ticket: int) -> None:
-        self._left.pop(ticket, None)
-        self._changed.tell()
-
-    def sent(self, ticket: int, step: int) -> None:
-        left = self._left[ticket]
-        left[step] -= 1
-        if not left[step]:
-            del left[step]
-            self._changed.tell()
-
-    async def reached(self, step: int) -> None:
-        while any(other < step for left in self._left.values() for other in left):
-            await self._changed.wait()
 
 
 T = TypeVar("T")

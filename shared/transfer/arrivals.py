@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 import xxhash
 
 from livescale.shared.links.contract import View, checksum
-from livescale.shared.runtime.waiting import BlocksLost, Changes
+from livescale.shared.runtime.waiting import Changes
 from livescale.shared.transfer.chunks import Chunk, ChunkMap
-from livescale.shared.transfer.flow_end import ModelCopy
+from livescale.shared.transfer.flow_end import BlocksLost, ModelCopy
 
 
 class _Prefix:

@@ -1,4 +1,4 @@
-"""A node's copy of a model, the ends of the flows that move it, and how they fail.
+"""A node's copy of a model and which of its blocks are ready, the ends of the flows that move it, and how they fail.
 
 On every flow the sender shows that it is there: a hop that waits for its own upstream is slow through no fault of its
 own.
@@ -7,7 +7,7 @@ own.
 import asyncio
 import itertools
 import struct
-from collections.abc import Callable, Collection, MutableSequence
+from collections.abc import Callable, Collection, Iterable, MutableSequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
@@ -16,6 +16,7 @@ from livescale.shared.bus.contract import Bus
 from livescale.shared.links.contract import Buffer, Link, LinkError, Peer, Views
 from livescale.shared.messages.transfers import Node, Transfer
 from livescale.shared.runtime.clock import Clock
+from livescale.shared.runtime.waiting import Changes
 from livescale.shared.subjects import TRANSFER
 from livescale.shared.transfer.chunks import BLOCK_BITS, Chunk, chunk_tag, cut
 
@@ -95,6 +96,10 @@ class NeverReached(TransferFailed):
     """A flow to or from `peer` could not begin: there was no connection, and the other end knows of nothing."""
 
 
+class BlocksLost(Exception):
+    """The blocks that were waited for will never come; says why."""
+
+
 @dataclass(frozen=True)
 class ModelCopy:
     """A node's memory for a model, which flows fill or are sent from. `memory` has a view for each block.
@@ -124,6 +129,31 @@ class ModelCopy:
 
     def buffer(self, chunk: Chunk) -> Buffer:
         return Buffer(self.memory[chunk.block][chunk.offset : chunk.offset + chunk.size])
+
+
+class ReadyBlocks:
+    """The blocks that a source may send. A host adds blocks as it reads them, a worker as it verifies them."""
+
+    def __init__(self, ready: Iterable[int] = ()) -> None:
+        self._ready = set(ready)
+        self._lost: str | None = None
+        self._changed = Changes()
+
+    def add(self, index: int) -> None:
+        self._ready.add(index)
+        self._changed.tell()
+
+    def lose(self, reason: str) -> None:
+        """Tell all that wait that no further block will come, and why."""
+        self._lost = reason
+        self._changed.tell()
+
+    async def wait_ready(self, index: int) -> None:
+        """Return once the block may be sent. Raises BlocksLost where it will never come."""
+        while index not in self._ready:
+            if self._lost is not None:
+                raise BlocksLost(f"block {index}: {self._lost}")
+            await self._changed.wait()
 
 
 @dataclass(frozen=True)

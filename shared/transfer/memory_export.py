@@ -16,7 +16,7 @@ import structlog
 
 from livescale.shared.links.connection import accept_all
 from livescale.shared.links.tickets import PROOF_BYTES, is_proof, proof
-from livescale.shared.memory.segment import Segment, SharedBlocks, Spans
+from livescale.shared.memory.arena import Segment, SharedBlocks, Spans
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.runtime.waiting import Changes
 from livescale.shared.transfer.flow_end import FlowEnd

@@ -13,7 +13,7 @@ import structlog
 
 from livescale.shared.links.contract import Buffer, Link, LinkError, View
 from livescale.shared.links.link_path import MAPPED, LinkPath
-from livescale.shared.memory.segment import Segment
+from livescale.shared.memory.arena import Segment
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Inflow
 from livescale.shared.runtime.waiting import MovingDeadline, together

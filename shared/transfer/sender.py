@@ -4,7 +4,8 @@ Chunks go out in the order in which the receiver asks for them, each as soon as 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, nullcontext
 
 import structlog
@@ -15,10 +16,11 @@ from livescale.shared.messages.transfers import Send
 from livescale.shared.process.otlp import SpanWriter, TimedSpan
 from livescale.shared.process.run import World
 from livescale.shared.runtime.clock import Clock
-from livescale.shared.runtime.waiting import BlocksLost, MovingDeadline, Turns, together
+from livescale.shared.runtime.waiting import Changes, MovingDeadline, together
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import (
     TOLD,
+    BlocksLost,
     FlowEnd,
     LostFlows,
     ModelCopy,
@@ -67,6 +69,38 @@ class FlowSpans:
                 "livescale.flow.receiver": end.other.id,
             }
             self._writer.write(traceparent, [TimedSpan("send", began, self._clock.wall(), attributes, error=error)])
+
+
+class Turns:
+    """How many chunks each flow, by its ticket, has left to send in each step.
+
+    Where a schedule has steps, all the flows of a sender together send one block in each (LambdaScale 4.2): a step
+    begins when no flow has anything left of an earlier one. A flow that ends early holds up no other.
+    """
+
+    def __init__(self) -> None:
+        self._left: dict[int, Counter[int]] = {}
+        self._changed = Changes()
+
+    def join(self, ticket: int, steps: Iterable[int]) -> None:
+        """Note the step of each chunk that a flow is to send, in the place of what was noted for it before."""
+        self._left[ticket] = Counter(steps)
+        self._changed.tell()
+
+    def leave(self, ticket: int) -> None:
+        self._left.pop(ticket, None)
+        self._changed.tell()
+
+    def sent(self, ticket: int, step: int) -> None:
+        left = self._left[ticket]
+        left[step] -= 1
+        if not left[step]:
+            del left[step]
+            self._changed.tell()
+
+    async def reached(self, step: int) -> None:
+        while any(other < step for left in self._left.values() for other in left):
+            await self._changed.wait()
 
 
 async def send_chunks(

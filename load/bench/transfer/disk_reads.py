@@ -19,7 +19,7 @@ from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import DType
 from livescale.shared.model.block_layout import ITEM_BYTES, block_layouts
 from livescale.shared.model.checkpoint import load_model_config
-from livescale.shared.runtime.waiting import ReadyBlocks
+from livescale.shared.transfer.flow_end import ReadyBlocks
 
 DTYPE: DType = "bfloat16"
 

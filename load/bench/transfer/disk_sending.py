@@ -13,9 +13,8 @@ from livescale.shared.links.contract import Link
 from livescale.shared.links.open import open_link
 from livescale.shared.messages.transfers import Inflow, Node, Outflow, Send
 from livescale.shared.runtime.settings import LinkSettings
-from livescale.shared.runtime.waiting import ReadyBlocks
 from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES
-from livescale.shared.transfer.flow_end import ModelCopy
+from livescale.shared.transfer.flow_end import ModelCopy, ReadyBlocks
 from livescale.shared.transfer.receiver import BlockReceiver, Events
 from livescale.shared.transfer.sender import BlockSender
 

@@ -23,7 +23,7 @@ from livescale.shared.messages.message import Message
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import DType
 from livescale.shared.runtime.settings import LinkSettings
-from livescale.shared.runtime.waiting import ReadyBlocks
+from livescale.shared.transfer.flow_end import ReadyBlocks
 
 DTYPE: DType = "bfloat16"
 

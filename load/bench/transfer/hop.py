@@ -8,7 +8,7 @@ from typing import NamedTuple
 from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.transfer.fleet import BenchFleet, chain_jobs, hop_jobs, seconds, started
 from livescale.load.bench.transfer.node_messages import Check, Copy, Done
-from livescale.shared.links.cma import why_refused
+from livescale.shared.links.process_memory import why_refused
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES
 

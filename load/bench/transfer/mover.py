@@ -25,9 +25,9 @@ from livescale.load.bench.transfer.node_messages import (
     Streams,
 )
 from livescale.services.worker.mesh import CHANNEL
-from livescale.shared.links.cma import read
 from livescale.shared.links.contract import Buffer, Link, LinkError
 from livescale.shared.links.link_path import LinkPath
+from livescale.shared.links.process_memory import read
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Send
 from livescale.shared.runtime.waiting import together

@@ -23,11 +23,10 @@ from livescale.load.bench.transfer.node_messages import (
     end_with_parent,
     tell,
 )
-from livescale.shared.links.cma import address_of
 from livescale.shared.links.contract import LinkError
 from livescale.shared.links.open import open_link
-from livescale.shared.memory.arena import Arena, placed_bytes
-from livescale.shared.memory.segment import SharedBlocks
+from livescale.shared.links.process_memory import address_of
+from livescale.shared.memory.arena import Arena, SharedBlocks, placed_bytes
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import Block
 from livescale.shared.runtime.settings import LinkSettings

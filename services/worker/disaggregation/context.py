@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from livescale.services.worker.instance.context import WorkerContext
-from livescale.services.worker.instance.handoff import FIRST_CHANNEL as FIRST_HANDOFF
-from livescale.services.worker.instance.handoff import Channel, HandOffTickets
+from livescale.services.worker.instance.context import FIRST_CHANNEL as FIRST_HANDOFF
+from livescale.services.worker.instance.context import Channel, HandOffTickets, WorkerContext
 from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.lifecycle import WorkerState
 from livescale.services.worker.instance.loading import KvFirst, Loading
@@ -97,4 +96,4 @@ class KvContext:
     def _channel(self, other: Node, asked: Reserve, in_order: bool) -> Channel:
         """Two workers may send to each other under the same ticket: `in_order` says which of them prefills."""
         number = FIRST_CHANNEL - FIRST_HANDOFF + 2 * asked.ticket + in_order
-        return Channel(self.worker.link, other, number, asked.secret)
+        return self.worker.channel(other, number, asked.secret)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from livescale.services.worker.disaggregation.pieces import MOST_TOLD, KvRegion
-from livescale.services.worker.instance.handoff import TAG_BITS
+from livescale.services.worker.instance.context import TAG_BITS
 from livescale.services.worker.scheduling.batch import SPARE_BYTES
 from livescale.shared.links.contract import Buffer, LinkError, Peer, checksum
 

@@ -21,10 +21,10 @@ from livescale.shared.memory.devices import DeviceBytes
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import BlockReady, Load, Transfer, TransferState
 from livescale.shared.process.run import World
-from livescale.shared.runtime.waiting import Changes, ReadyBlocks, together
+from livescale.shared.runtime.waiting import Changes, together
 from livescale.shared.subjects import BLOCK, TRANSFER
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed
+from livescale.shared.transfer.flow_end import ModelCopy, ReadyBlocks, TransferFailed
 from livescale.shared.transfer.memory_export import MemoryExport
 from livescale.shared.transfer.receiver import BlockReceiver, Events
 

@@ -6,7 +6,7 @@ from typing import cast
 
 import structlog
 
-from livescale.services.worker.instance.handoff import ACTIVATION, KV, Channel, receive_into
+from livescale.services.worker.instance.context import ACTIVATION, KV, Channel, receive_into
 from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.scheduling.batch import (
     PROMPT_CUT,

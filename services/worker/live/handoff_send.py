@@ -9,7 +9,7 @@ from functools import partial
 import structlog
 
 from livescale.services.worker.engine.contract import LayerwiseRun
-from livescale.services.worker.instance.handoff import ACTIVATION, KV, Channel, send
+from livescale.services.worker.instance.context import ACTIVATION, KV, Channel, send
 from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.scheduling.batch import (
     MAX_BATCH_ROWS,
@@ -218,7 +218,7 @@ class HandOffSender:
         sequence = request.sequence
         sequence.held, entry = True, sequence.entry
         kv = None if entry is None else self._context.runner.export_kv(sequence.blocks, entry.layer)
-        channel = Channel(self._context.link, pull.source, ticket, pull.secret)
+        channel = self._context.channel(pull.source, ticket, pull.secret)
         hand_off = OutgoingHandOff(request, origin, kv, channel, pull)
         self._hand_offs[pull.worker, ticket] = hand_off
         hand_off.settled.add_done_callback(partial(self._settled, hand_off))

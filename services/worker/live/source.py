@@ -11,7 +11,7 @@ from typing import assert_never
 
 import structlog
 
-from livescale.services.worker.instance.handoff import Channel, HandOffTickets
+from livescale.services.worker.instance.context import HandOffTickets
 from livescale.services.worker.live.context import LiveContext
 from livescale.services.worker.live.handoff_receive import HandOffBatch, IncomingHandOff
 from livescale.services.worker.live.policy import (
@@ -24,7 +24,7 @@ from livescale.services.worker.live.policy import (
 )
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Ack, BusError, Context, Refusal
-from livescale.shared.messages.live import Help, Pull, Pulled, Task, Took, Withdraw
+from livescale.shared.messages.live import Help, Pull, Pulled, Took, Withdraw
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Node
 from livescale.shared.subjects import PULL, TOOK, WITHDRAW
@@ -228,8 +228,16 @@ class LiveSource:
         self._wanted.discard(target)
         self._perform(self._policy.busy(target, more=pulled.more))
         hand_offs = [
-            self._incoming(helped, scheduler, self._channel(helped, pull, number), task, pulled)
-            for number, task in enumerate(pulled.tasks[: pull.requests])  # beyond, tickets are others'
+            IncomingHandOff(
+                helped.manifest,
+                scheduler,
+                self._context.channel(helped.node, ticket, pull.secret),
+                task,
+                pulled,
+                self._live,
+                self._tell_took,
+            )
+            for ticket, task in enumerate(pulled.tasks[: pull.requests], pull.ticket)  # beyond, tickets are others'
         ]
         batch = HandOffBatch(hand_offs)
         for hand_off in hand_offs:
@@ -239,17 +247,12 @@ class LiveSource:
                 self._receiving[receiving] = hand_off
                 receiving.add_done_callback(self._receiving.pop)
 
-    def _channel(self, helped: Helped, pull: Pull, number: int) -> Channel:
-        return Channel(self._context.link, helped.node, pull.ticket + number, pull.secret)
-
-    def _incoming(
-        self, helped: Helped, scheduler: Scheduler, channel: Channel, task: Task, pulled: Pulled
-    ) -> IncomingHandOff:
-        return IncomingHandOff(helped.manifest, scheduler, channel, task, pulled, self._live, self._tell_took)
-
     async def _tell_took(self, target: str, took: Took) -> bool:
-        """Returns whether the request is no longer the target's. A target that does not answer may have heard, and then
-        no other worker has the request. If it has not heard, both workers make the same tokens."""
+        """Tell a target whether a request was taken. Returns whether the request is no longer the target's.
+
+        A target that does not answer may have heard, and then no other worker has the request. If it has not heard, both
+        workers make the same tokens.
+        """
         try:
             await self._context.bus.call(TOOK, took, timeout=TOOK_SECONDS, id=target)
         except BusError as error:

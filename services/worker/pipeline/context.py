@@ -5,8 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from livescale.services.worker.instance.context import WorkerContext
-from livescale.services.worker.instance.handoff import CONNECT_SECONDS, receive, send
+from livescale.services.worker.instance.context import CONNECT_SECONDS, WorkerContext, receive, send
 from livescale.services.worker.instance.metrics import PipelineCounts
 from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.rates import TokenRate

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import structlog
 
-from livescale.services.worker.instance.handoff import send
+from livescale.services.worker.instance.context import send
 from livescale.services.worker.pipeline.context import StageContext, close, reach
 from livescale.services.worker.pipeline.filling import Filling, KvWay, choose_way
 from livescale.services.worker.pipeline.wire import kv_slices, kv_spans, layers_of

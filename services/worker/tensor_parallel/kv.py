@@ -12,8 +12,7 @@ import structlog
 from msgspec import structs
 
 from livescale.services.worker.engine.contract import RankLost
-from livescale.services.worker.instance.context import WorkerContext
-from livescale.services.worker.instance.handoff import KV, Channel, receive_into, send
+from livescale.services.worker.instance.context import KV, Channel, WorkerContext, receive_into, send
 from livescale.services.worker.scheduling.batch import Batch, KvImport
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.links.contract import Link, LinkError, View

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 
 from livescale.services.worker.engine.contract import UNAVAILABLE, AdapterUnavailable, LayerwiseRun
-from livescale.services.worker.instance.handoff import Channel
+from livescale.services.worker.instance.context import Channel
 from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk
 from livescale.services.worker.tensor_parallel.wire import encode_batch
 from livescale.shared.bus.contract import Bus, BusError, Refusal

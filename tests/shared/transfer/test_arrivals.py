@@ -7,9 +7,8 @@ import pytest
 import xxhash
 
 from livescale.shared.links.contract import checksum
-from livescale.shared.runtime.waiting import BlocksLost
 from livescale.shared.transfer.arrivals import BlockDigest, ChunkArrivals
-from livescale.shared.transfer.flow_end import ModelCopy
+from livescale.shared.transfer.flow_end import BlocksLost, ModelCopy
 
 SIZE, PIECE = 1000, 30
 

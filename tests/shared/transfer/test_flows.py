@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from livescale.shared.messages.transfers import Flow
-from livescale.shared.runtime.waiting import ReadyBlocks, Turns
+from livescale.shared.transfer.flow_end import ReadyBlocks
+from livescale.shared.transfer.sender import Turns
 from tests.shared.transfer.transfer_peer import EVERY, SIZES, OpenPeers, carry_out, chain, described, flow, some_blocks
 
 

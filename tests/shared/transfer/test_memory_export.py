@@ -12,11 +12,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 from livescale.shared.links.open import open_link
-from livescale.shared.memory.segment import SharedBlocks
+from livescale.shared.memory.arena import SharedBlocks
 from livescale.shared.messages.transfers import Node
 from livescale.shared.runtime.settings import LinkSettings
-from livescale.shared.runtime.waiting import ReadyBlocks
-from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy
+from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy, ReadyBlocks
 from livescale.shared.transfer.memory_export import MemoryExport, open_memory_export
 from tests.shared.transfer.transfer_peer import SIZES, TransferPeer, chain, described, flow, some_blocks
 

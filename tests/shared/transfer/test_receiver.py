@@ -6,8 +6,7 @@ import itertools
 import pytest
 
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.runtime.waiting import ReadyBlocks
-from livescale.shared.transfer.flow_end import FlowEnd, TransferFailed
+from livescale.shared.transfer.flow_end import FlowEnd, ReadyBlocks, TransferFailed
 from livescale.shared.transfer.sender import send_chunks
 from tests.shared.transfer.transfer_peer import (
     EVERY,

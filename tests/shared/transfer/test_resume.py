@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from livescale.shared.runtime.waiting import ReadyBlocks
+from livescale.shared.transfer.flow_end import ReadyBlocks
 from tests.shared.transfer.transfer_peer import CHUNK, SIZES, OpenPeers, chain, described, flow, some_blocks
 
 

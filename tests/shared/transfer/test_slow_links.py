@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 from livescale.shared.links.calendars import LocalCalendar
 from livescale.shared.links.shaping import ShapedLink, SingleRate
 from livescale.shared.messages.transfers import Flow
-from livescale.shared.runtime.waiting import ReadyBlocks
 from livescale.shared.simulation import virtual_time
+from livescale.shared.transfer.flow_end import ReadyBlocks
 from tests.shared.transfer.transfer_peer import CHUNK, SIZES, TransferPeer, chain, described, flow, some_blocks
 from tests.shared.transfer.virtual_link import VirtualLink, new_mail
 

@@ -13,12 +13,11 @@ import xxhash
 from livescale.shared.links.contract import Link
 from livescale.shared.links.link_path import LinkPath
 from livescale.shared.links.meter import Paths
-from livescale.shared.memory.segment import SharedBlocks
+from livescale.shared.memory.arena import SharedBlocks
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Flow, Inflow, Node, Outflow, Send
-from livescale.shared.runtime.waiting import ReadyBlocks
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.flow_end import ModelCopy, Timeouts, TransferFailed
+from livescale.shared.transfer.flow_end import ModelCopy, ReadyBlocks, Timeouts, TransferFailed
 from livescale.shared.transfer.memory_export import MemoryExport, offer_of
 from livescale.shared.transfer.receiver import BlockReceiver, Events
 from livescale.shared.transfer.sender import BlockSender

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from livescale.services.worker.instance.handoff import ACTIVATION, KV
+from livescale.services.worker.instance.context import ACTIVATION, KV
 from livescale.services.worker.live.handoff_receive import TOGETHER_SECONDS, HandOffBatch, IncomingHandOff
 from livescale.shared.simulation.virtual_time import run
 from tests.worker.live.engines import BLOCKS, CLOCK, noting

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from livescale.services.worker.engine.runner import EngineRunner
-from livescale.services.worker.instance.handoff import FIRST_CHANNEL, TAG_BITS
+from livescale.services.worker.instance.context import FIRST_CHANNEL, TAG_BITS
 from livescale.shared.links.contract import Buffer, LinkError, Peer
 from tests.shared.transfer.virtual_link import Mail, VirtualLink, VirtualPeer, here
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from livescale.services.worker.instance.handoff import PIECE_SECONDS
+from livescale.services.worker.instance.context import PIECE_SECONDS
 from livescale.shared.simulation.virtual_time import run
 from tests.worker.live.engines import CLOCK, EngineKind
 from tests.worker.live.members import late_kv

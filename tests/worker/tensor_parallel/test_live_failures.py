@@ -2,7 +2,7 @@
 
 import pytest
 
-from livescale.services.worker.instance import handoff
+from livescale.services.worker.instance import context
 from livescale.services.worker.tensor_parallel import kv
 from livescale.services.worker.tensor_parallel.kv import RankKv
 from livescale.shared.links.contract import Buffer, Peer
@@ -23,7 +23,7 @@ class DamagingPeer:
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
         data = bytearray(here(buffer))
-        data[0] ^= 1 if len(data) > handoff.DIGEST_BYTES else 0
+        data[0] ^= 1 if len(data) > context.DIGEST_BYTES else 0
         await self._peer.send(tag, Buffer(memoryview(data)), timeout=timeout)
 
 
@@ -44,7 +44,7 @@ async def spare(ranked: RankedWorkers, *workers: str) -> None:
 
 @pytest.mark.slow
 async def test_kv_that_one_rank_does_not_get_is_computed_again_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handoff, "PIECE_SECONDS", 1.0)
+    monkeypatch.setattr(context, "PIECE_SECONDS", 1.0)
     monkeypatch.setattr(RankKv, "give", lambda kv, command: None)
     async with ranked_workers() as ranked:
         await handed_over(ranked, 2)
@@ -53,7 +53,7 @@ async def test_kv_that_one_rank_does_not_get_is_computed_again_by_all(monkeypatc
 
 async def test_kv_that_comes_damaged_to_one_rank_is_computed_again_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
     async def send(peer: Peer, part: int, data: memoryview) -> None:
-        await handoff.send(DamagingPeer(peer), part, data)
+        await context.send(DamagingPeer(peer), part, data)
 
     monkeypatch.setattr(kv, "send", send)
     async with ranked_workers() as ranked:

@@ -92,7 +92,7 @@ BUGS = [
     Bug(
         "hand-offs-unchecked",
         "Activations and KV that arrive damaged in a hand-off are used.",
-        "services/worker/instance/handoff.py",
+        "services/worker/instance/context.py",
         "if sent != await _digest(data):",
         "if False:",
         "bf0dce88",
