@@ -250,8 +250,8 @@ class LiveSource:
     async def _tell_took(self, target: str, took: Took) -> bool:
         """Tell a target whether a request was taken. Returns whether the request is no longer the target's.
 
-        A target that does not answer may have heard, and then no other worker has the request. If it has not heard, both
-        workers make the same tokens.
+        A target that does not answer may have heard, and then no other worker has the request. If it has not
+        heard, both workers make the same tokens.
         """
         try:
             await self._context.bus.call(TOOK, took, timeout=TOOK_SECONDS, id=target)
