@@ -31,9 +31,11 @@ def check_place(join: Join, members: Iterable[Member], topology: Topology | None
         return
     if topology is not None:
         _refuse_unknown(join, topology)
+    if join.place is None:
+        return
     for member in members:
-        is_there = (member.service, member.place) == (join.service, join.place)
-        if join.place is not None and is_there and member.id != join.id and member.lease == "alive":
+        is_there = member.place == join.place and member.service == join.service
+        if is_there and member.id != join.id and member.lease == "alive":
             raise Refusal(409, f"place {join.place!r} is taken by {member.id}: choose another with --place", 1000)
 
 
@@ -50,9 +52,12 @@ def check_kernels(join: Join, members: Iterable[Member]) -> None:
 
     A request's tokens must not depend on which worker of the pool runs it.
     """
+    if join.kernels is None:
+        return
     for member in members:
-        others = member.id != join.id and member.lease == "alive" and member.kernels not in (None, join.kernels)
-        if join.kernels is not None and member.kernels is not None and others:
+        if member.kernels is None or member.kernels == join.kernels:
+            continue
+        if member.id != join.id and member.lease == "alive":
             raise Refusal(
                 409,
                 f"{join.id} computes with the kernels {join.kernels}, {member.id} with {member.kernels}, whose results "

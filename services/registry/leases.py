@@ -100,6 +100,11 @@ class Leases:
         """All known members in the order of their ids, the dead included."""
         return [self._leases[id].member for id in sorted(self._leases)]
 
+    def member(self, id: str) -> Member | None:
+        """The member of this id, dead or not; None where none is known."""
+        lease = self._leases.get(id)
+        return None if lease is None else lease.member
+
     def by_id(self) -> dict[str, Member]:
         return {id: lease.member for id, lease in self._leases.items()}
 

@@ -95,7 +95,7 @@ class Members:
 
     async def _join(self, join: Join, context: Context) -> Joined:
         self._check_join(join, self._leases.members())
-        before = self._leases.by_id().get(join.id) or self._before.pop(join.id, None)
+        before = self._leases.member(join.id) or self._before.pop(join.id, None)
         member, moves = self._leases.join(join, self._clock.now())
         self._incidents.joined(join.id, join.pid, before, self._clock.wall())
         self._pool.gone(join.id)

@@ -55,7 +55,7 @@ class Cluster:
         """Raises LinkError where there is no such place."""
         if place not in topology.places:
             raise LinkError(f"place: {place!r} is no host or GPU of topology {topology.name}")
-        self.network_rate = max(max(at.nic_in, at.nic_out) for at in topology.places.values())
+        self.network_rate = topology.fastest_nic
         self._topology = topology
         self._place = place
 

@@ -114,6 +114,11 @@ class Topology(TopologyPart, frozen=True, kw_only=True, dict=True):
         """The least rate of any network card, in either direction, in bytes a second."""
         return min(min(place.nic_in, place.nic_out) for place in self.places.values())
 
+    @cached_property
+    def fastest_nic(self) -> float:
+        """The highest rate of any network card, in either direction, in bytes a second."""
+        return max(max(place.nic_in, place.nic_out) for place in self.places.values())
+
     def place_of(self, id: str) -> TopologyPlace:
         """The place of a GPU or a host's memory. Raises KeyError."""
         return self.places[id]
