@@ -1,7 +1,6 @@
 """The operator's endpoints. Each asks the process that owns the matter, and passes its answer on."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,6 +8,7 @@ from starlette.responses import Response
 from livescale.services.gateway.answers import DecisionList, EntryList, InstanceList, Listing, instances
 from livescale.services.gateway.bodies import ModelRequest, RoleRequest, ScaleRequest
 from livescale.services.gateway.errors import bad_request, from_bus
+from livescale.services.gateway.models import RegisteredModels
 from livescale.services.gateway.openapi import BODY_ERRORS, BUS_ERRORS, Operation
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.responses import json_answer
@@ -23,26 +23,12 @@ ORDER_TIMEOUT_SECONDS = 30.0
 MOST_DECISIONS = 1_000
 
 
-class ModelList(Protocol):
-    """The gateway's list of registered models, as far as it matters to operators."""
-
-    @property
-    def entries(self) -> list[ModelEntry]:
-        """All models by name."""
-
-    async def refresh_for_client(self) -> None:
-        """Ask the registry for a newer list. Raises ApiError where there has never been one."""
-
-    async def check_text(self, name: str, path: str, seconds: float) -> None:
-        """Read the text side of a model that is to be registered. Raises ApiError where it cannot be read here."""
-
-
 @dataclass(frozen=True)
 class Admin:
     """Endpoints of starlette: each takes a request and returns its response. They raise ApiError."""
 
     bus: Bus
-    models: ModelList
+    models: RegisteredModels
     max_body_bytes: int
 
     async def list_models(self, request: Request) -> Response:
