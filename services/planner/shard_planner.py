@@ -16,7 +16,6 @@ from livescale.services.planner.store import ScaleStore
 from livescale.services.planner.supply import Supply, explain_unknown, find_places
 from livescale.services.planner.targets import BlockTimes, MessageTimes, keeps_block_times, known_times, message_times
 from livescale.shared.messages.scaling import ScaleRecord
-from livescale.shared.messages.transfers import Plan
 from livescale.shared.topology.topology import Topology
 
 FIRST_SECONDS = 0.005  # what a block costs until that is measured
@@ -127,21 +126,23 @@ class BlockCost:
 
     def learn(self, record: ScaleRecord) -> None:
         """Measure a scale out that was done as planned. Others say nothing, nor do plans without predicted times."""
-        plan = record.plan
-        if plan is None or record.state != "done" or any(phase.name == "replanned" for phase in record.phases):
+        if record.state != "done" or any(phase.name == "replanned" for phase in record.phases):
             return
-        costs = list(measure_block_cost(plan, record))
+        costs = list(measure_block_cost(record))
         if costs:
             cost = max(0.0, median(costs))
             self._measured = cost if self._measured is None else WEIGHT * cost + (1 - WEIGHT) * self._measured
             self._plans += 1
 
 
-def measure_block_cost(plan: Plan, record: ScaleRecord) -> Iterator[float]:
+def measure_block_cost(record: ScaleRecord) -> Iterator[float]:
     """Yield a cost in seconds for each target with a schedule: by how much a step took longer than predicted.
 
     Only the time from a target's first to its last step counts, as what precedes and follows them comes once a plan.
     """
+    plan = record.plan
+    if plan is None:
+        return
     for target, times in plan.predicted_blocks.items():
         steps = {
             block: step
