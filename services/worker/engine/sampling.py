@@ -193,6 +193,18 @@ def score_prompts(
     return scored
 
 
+def score_tokens(
+    logits: torch.Tensor, tokens: Sequence[int], count: int, kernels: Kernels | None = None
+) -> list[TokenLogprobs]:
+    """How likely each of `tokens` is, by its row of `logits`, with the `count` likeliest, and its rank."""
+    logits = logits.cpu()
+    told = tell_likelihoods(
+        [LikelihoodsWanted(row, token, count) for row, token in zip(logits, tokens, strict=True)], kernels
+    )
+    ranks = (logits >= logits.gather(1, torch.tensor(tokens).unsqueeze(1))).sum(1).tolist()
+    return [structs.replace(one.logprobs, rank=rank) for one, rank in zip(told, ranks, strict=True)]
+
+
 def draw_token(logits: Floats, sampling: TokenSampling) -> int:
     """Draw one token by temperature, then min_p, then top_k, then top_p of what is left."""
     scaled = logits / sampling.params.temperature
@@ -224,15 +236,3 @@ def likeliest(probabilities: Floats, top_k: int, top_p: float) -> Ids:
 def uniform(seed: int, index: int) -> float:
     """A number in [0, 1) from the counter-based generator Philox: the same for the same arguments on every machine."""
     return float(np.random.Generator(np.random.Philox(key=seed & SEED_BITS, counter=index)).random())
-
-
-def score_tokens(
-    logits: torch.Tensor, tokens: Sequence[int], count: int, kernels: Kernels | None = None
-) -> list[TokenLogprobs]:
-    """How likely each of `tokens` is, by its row of `logits`, with the `count` likeliest, and its rank."""
-    logits = logits.cpu()
-    told = tell_likelihoods(
-        [LikelihoodsWanted(row, token, count) for row, token in zip(logits, tokens, strict=True)], kernels
-    )
-    ranks = (logits >= logits.gather(1, torch.tensor(tokens).unsqueeze(1))).sum(1).tolist()
-    return [structs.replace(one.logprobs, rank=rank) for one, rank in zip(told, ranks, strict=True)]
