@@ -16,7 +16,16 @@ from livescale.load.records import RequestRecord, find_fault, write_records
 from livescale.load.settings import LoadSettings, refuse_replay_without_trace
 from livescale.load.stats import Tally, duration, latency_table, summarise
 from livescale.load.target import TargetError, learn_target, make_asks
-from livescale.load.trace import RequestShape, Trace, TraceError, Window, calm_burst_calm, parse_window, poisson, replay
+from livescale.load.trace import (
+    RequestShape,
+    Trace,
+    TraceError,
+    Window,
+    arrivals_in,
+    calm_burst_calm,
+    parse_window,
+    replay,
+)
 from livescale.load.trace_files import read_trace
 from livescale.services.cli.options import settings_options
 from livescale.shared.runtime.clock import SystemClock
@@ -67,7 +76,7 @@ def plan_load(settings: LoadSettings) -> Trace:
 
 def make_up_load(settings: LoadSettings) -> Trace:
     phases = calm_burst_calm(settings.duration, settings.rate, settings.burst_rate)
-    return poisson(phases, RequestShape(settings.prompt_tokens, settings.output_tokens), settings.seed)
+    return arrivals_in(phases, RequestShape(settings.prompt_tokens, settings.output_tokens), settings.seed)
 
 
 def read_load(settings: LoadSettings, path: Path) -> Trace:

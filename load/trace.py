@@ -148,11 +148,21 @@ def busiest(trace: Trace, seconds: float, share: float = 0.25) -> Window:
 
 
 class LoadPhase(msgspec.Struct, frozen=True):
-    """A stretch of the load: `rate` requests a second for `seconds`."""
+    """A stretch of the load: `rate` requests a second for `seconds`.
+
+    They come by chance (Poisson), or, where it is `steady`, all at the same distance.
+    """
 
     name: str
     seconds: float
     rate: float
+    steady: bool = False
+
+    def gap(self, chance: random.Random) -> float:
+        """Seconds until the next request."""
+        if self.rate <= 0:
+            return float("inf")
+        return 1 / self.rate if self.steady else chance.expovariate(self.rate)
 
 
 class RequestShape(msgspec.Struct, frozen=True):
@@ -162,7 +172,7 @@ class RequestShape(msgspec.Struct, frozen=True):
     output_tokens: int
 
 
-def poisson(phases: Sequence[LoadPhase], shape: RequestShape, seed: int) -> Trace:
+def arrivals_in(phases: Sequence[LoadPhase], shape: RequestShape, seed: int) -> Trace:
     """Arrivals of all phases one after the other; the same seed gives the same trace.
 
     Raises TraceError for more requests than are held in memory, endless ones among them.
@@ -178,10 +188,10 @@ def poisson(phases: Sequence[LoadPhase], shape: RequestShape, seed: int) -> Trac
     start = 0.0
     for phase in phases:
         # Poisson arrivals have no memory, so each phase may start afresh.
-        at = start + gap(chance, phase.rate)
+        at = start + phase.gap(chance)
         while at < start + phase.seconds:
             trace.append(Arrival(at, vary(chance, shape.prompt_tokens), vary(chance, shape.output_tokens)))
-            at += gap(chance, phase.rate)
+            at += phase.gap(chance)
         start += phase.seconds
     return tuple(trace)
 
@@ -194,10 +204,6 @@ def calm_burst_calm(seconds: float, calm_rate: float, burst_rate: float) -> tupl
         LoadPhase("burst", burst, burst_rate),
         LoadPhase("after", seconds - before - burst, calm_rate),
     )
-
-
-def gap(chance: random.Random, rate: float) -> float:
-    return chance.expovariate(rate) if rate > 0 else float("inf")
 
 
 def vary(chance: random.Random, mean: int) -> int:

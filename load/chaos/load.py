@@ -11,7 +11,7 @@ from msgspec import Meta
 from livescale.load.engine_alone import CONTEXT
 from livescale.load.records import Ask
 from livescale.load.target import LoadTarget, make_asks
-from livescale.load.trace import LoadPhase, RequestShape, Trace, Window, poisson, replay
+from livescale.load.trace import LoadPhase, RequestShape, Trace, Window, arrivals_in, replay
 from livescale.load.trace_files import read_trace
 from livescale.shared.runtime.settings import LiveEveryHop, LiveName, LiveWhen, Settings, TtftSlo
 
@@ -84,7 +84,7 @@ def make_load(settings: ChaosSettings) -> Trace:
     seconds = 60 * settings.minutes
     if settings.trace is None:
         shape = RequestShape(settings.prompt_tokens, settings.output_tokens)
-        return poisson(make_phases(seconds, settings.rate), shape, settings.seed)
+        return arrivals_in(make_phases(seconds, settings.rate), shape, settings.seed)
     part = Window(0.0, seconds)
     return replay(read_trace(Path(settings.trace)), part, settings.rate_scale, settings.length_scale, settings.seed)
 

@@ -6,13 +6,13 @@ from livescale.load.bench.systems.rows import SystemSummary
 from livescale.load.bench.systems.settings import LADDER
 from livescale.load.claims.claim import Band, Bound, Claim, Figure, Measured, Order, cannot
 from livescale.load.claims.workbench import TRACES, Setting, WindowRuns, Workbench
-from livescale.load.trace import LoadPhase, RequestShape, poisson
+from livescale.load.trace import LoadPhase, RequestShape, arrivals_in
 
 PAPER = "BlitzScale"
 CLUSTER_B = Setting(topology="cluster-b", workers=8, profile="llama3-8b-a100", parameters_gb=16.06)
 # As BurstGPT has them: a few seconds at several times the rate of before, with short answers.
 BURST_SECONDS = 14.0
-BURST = poisson(
+BURST = arrivals_in(
     [LoadPhase("before", 4.0, 3.0), LoadPhase("burst", 5.0, 22.0), LoadPhase("after", 5.0, 3.0)],
     RequestShape(prompt_tokens=2_000, output_tokens=24),
     seed=1,

@@ -1,6 +1,7 @@
 """Chooses a load whose burst is too much for one worker and not for two, on any machine. Pure."""
 
 import msgspec
+from msgspec.structs import replace
 
 from livescale.load.settings import DemoSettings
 from livescale.load.trace import (
@@ -9,11 +10,11 @@ from livescale.load.trace import (
     Trace,
     TraceError,
     Window,
+    arrivals_in,
     busiest,
     calm_burst_calm,
     fit,
     parse_window,
-    poisson,
     replay,
 )
 
@@ -57,9 +58,11 @@ def plan_load(settings: DemoSettings, capacity: MeasuredRates, source: Trace | N
 def plan_made_up(settings: DemoSettings, capacity: MeasuredRates, context: int) -> DemoLoad:
     request_seconds = capacity.seconds(Arrival(0.0, SHAPE.prompt_tokens, SHAPE.output_tokens))
     phases = calm_burst_calm(settings.duration, CALM_LOAD / request_seconds, BURST_LOAD / request_seconds)
-    before, burst, _ = phases
+    before, burst, after = phases
+    # By chance two requests would soon meet even when it is calm, and where they take long that already scales.
+    phases = (replace(before, steady=True), burst, replace(after, steady=True))
     return DemoLoad(
-        trace=fit(poisson(phases, SHAPE, settings.seed), context),
+        trace=fit(arrivals_in(phases, SHAPE, settings.seed), context),
         seconds=settings.duration,
         burst=Window(before.seconds, before.seconds + burst.seconds),
     )

@@ -7,7 +7,16 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from livescale.load.trace import LoadPhase, RequestShape, Trace, Window, parse_window, poisson, repeat_bursts, replay
+from livescale.load.trace import (
+    LoadPhase,
+    RequestShape,
+    Trace,
+    Window,
+    arrivals_in,
+    parse_window,
+    repeat_bursts,
+    replay,
+)
 from livescale.load.trace_files import read_trace
 from livescale.shared.runtime.settings import Settings
 
@@ -56,7 +65,7 @@ class Arrivals(Settings, frozen=True, kw_only=True):
             found = replay(read_trace(beside / self.trace), part, self.rate_scale, self.length_scale, seed)
         else:
             shape = RequestShape(self.prompt_tokens, self.output_tokens)
-            found = poisson(list(phases(self.rate, self.bursts, seconds)), shape, seed)
+            found = arrivals_in(list(phases(self.rate, self.bursts, seconds)), shape, seed)
         inside = tuple(arrival for arrival in found if arrival.at < seconds)
         return repeat_bursts(inside, self.burst_scale, seconds)
 

@@ -11,11 +11,11 @@ from livescale.load.trace import (
     RequestShape,
     Trace,
     Window,
+    arrivals_in,
     busiest,
     calm_burst_calm,
     fit,
     parse_window,
-    poisson,
     repeat_bursts,
     replay,
     scale_lengths,
@@ -28,7 +28,7 @@ SHAPE = RequestShape(prompt_tokens=100, output_tokens=10)
 
 def test_the_rate_of_each_phase_is_met_on_average() -> None:
     phases = [LoadPhase("before", 1000, 1.0), LoadPhase("burst", 1000, 5.0), LoadPhase("after", 1000, 0.5)]
-    trace = poisson(phases, SHAPE, seed=3)
+    trace = arrivals_in(phases, SHAPE, seed=3)
     counts = [sum(start <= arrival.at < start + 1000 for arrival in trace) for start in (0, 1000, 2000)]
     assert counts == [pytest.approx(1000, rel=0.1), pytest.approx(5000, rel=0.1), pytest.approx(500, rel=0.2)]
     assert all(50 <= arrival.prompt_tokens <= 150 and 5 <= arrival.output_tokens <= 15 for arrival in trace)
@@ -36,18 +36,24 @@ def test_the_rate_of_each_phase_is_met_on_average() -> None:
 
 def test_the_same_seed_gives_the_same_load_and_another_seed_another() -> None:
     phases = calm_burst_calm(60.0, 1.0, 4.0)
-    assert poisson(phases, SHAPE, seed=1) == poisson(phases, SHAPE, seed=1)
-    assert poisson(phases, SHAPE, seed=1) != poisson(phases, SHAPE, seed=2)
+    assert arrivals_in(phases, SHAPE, seed=1) == arrivals_in(phases, SHAPE, seed=1)
+    assert arrivals_in(phases, SHAPE, seed=1) != arrivals_in(phases, SHAPE, seed=2)
 
 
 def test_a_phase_without_requests_is_silent() -> None:
-    assert poisson([LoadPhase("calm", 10, 0.0)], SHAPE, seed=1) == ()
+    assert arrivals_in([LoadPhase("calm", 10, 0.0)], SHAPE, seed=1) == ()
+
+
+def test_requests_of_a_steady_phase_come_at_equal_distances() -> None:
+    trace = arrivals_in([LoadPhase("calm", 3.0, 2.0, steady=True), LoadPhase("burst", 5.0, 8.0)], SHAPE, seed=1)
+    assert [arrival.at for arrival in trace[:5]] == [0.5, 1.0, 1.5, 2.0, 2.5]
+    assert all(arrival.at > 3.0 for arrival in trace[5:])
 
 
 @pytest.mark.parametrize(("seconds", "rate"), [(math.inf, 1.0), (1.0, math.inf), (1e12, 1.0)])
 def test_more_requests_than_are_held_in_memory_are_refused_before_they_are_made(seconds: float, rate: float) -> None:
     with pytest.raises(ValueError, match="give it fewer seconds, or a lower rate"):
-        poisson([LoadPhase("calm", 10, 0.0), LoadPhase("burst", seconds, rate)], SHAPE, seed=1)
+        arrivals_in([LoadPhase("calm", 10, 0.0), LoadPhase("burst", seconds, rate)], SHAPE, seed=1)
 
 
 def test_the_three_phases_fill_the_duration() -> None:

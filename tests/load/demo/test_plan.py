@@ -1,6 +1,7 @@
 """The demo's load is too much for one worker and not for two, on any machine."""
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from livescale.load.trace import Arrival, Trace, TraceError
 
 CONTEXT = 4096
 SETTINGS = DemoSettings(duration=600.0)
+LONGEST = Arrival(0.0, SHAPE.prompt_tokens * 3 // 2, SHAPE.output_tokens * 3 // 2)
 CAPACITIES = st.builds(MeasuredRates, prefill_rate=st.floats(300, 5_000), decode_rate=st.floats(100, 2_000))
 
 
@@ -26,6 +28,8 @@ def test_the_burst_asks_for_more_than_one_worker_and_less_than_two(capacity: Mea
     assert load.burst.end is not None
     assert share(load.trace, capacity, load.burst.start, load.burst.end) == pytest.approx(BURST_LOAD, rel=0.35)
     assert share(load.trace, capacity, 0, load.burst.start) == pytest.approx(CALM_LOAD, rel=0.5)
+    calm = [arrival.at for arrival in load.trace if arrival.at < load.burst.start]
+    assert all(later - earlier > 2 * capacity.seconds(LONGEST) for earlier, later in pairwise(calm))
     assert load.seconds == 1200.0
     assert (load.rate_scale, load.length_scale) == (None, None)
 

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from livescale.load.bench.systems.play import AnsweredRequest, SystemRun
 from livescale.load.bench.systems.scenario import Scenario, with_workers
-from livescale.load.trace import LoadPhase, RequestShape, poisson
+from livescale.load.trace import LoadPhase, RequestShape, arrivals_in
 from livescale.services.cli.systems import find_system
 from livescale.shared.topology.file import find_topology
 
@@ -22,7 +22,7 @@ def scenario(name: str, *, workers: int = 4, seed: int = 0, rate: float = 8.0, *
         engine_profile="llama3-8b-a100",
         parameters_gb=16.06,
         kv_tokens=100_000,
-        arrivals=poisson([LoadPhase("all", SECONDS, rate)], RequestShape(800, 6), 1),
+        arrivals=arrivals_in([LoadPhase("all", SECONDS, rate)], RequestShape(800, 6), 1),
         seconds=SECONDS,
         warm_up=0.5,
         seed=seed,
