@@ -9,7 +9,7 @@ from collections.abc import Callable
 import structlog
 
 from livescale.services.worker.disaggregation.sides import Disaggregation
-from livescale.services.worker.instance.context import WorkerContext, end_task
+from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.lifecycle import Lifecycle, WorkerState, check_load
 from livescale.services.worker.instance.loading import Loading, Transport
@@ -24,6 +24,7 @@ from livescale.services.worker.settings import WorkerSettings
 from livescale.services.worker.tensor_parallel.group import GroupCallbacks, TensorParallelGroup
 from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
+from livescale.shared.runtime.waiting import end_tasks
 from livescale.shared.transfer.sender import BlockSender
 
 log = structlog.get_logger()
@@ -186,7 +187,7 @@ class Deployment:
         self._outgoing.abort(command.plan_id)
         if self.lifecycle.aborts(command.plan_id):
             log.info("load_aborted", plan=command.plan_id, reason=command.reason)
-            await end_task(self._loading_task)
+            await end_tasks(self._loading_task)
             await self._release_if_loading(command.plan_id)
         return Ack()
 
@@ -218,8 +219,7 @@ class Deployment:
         if earlier is not None:
             await asyncio.wait([earlier])
         await self.source.give_up()
-        await end_task(self._draining)
-        await end_task(self._loading_task)
+        await end_tasks(self._draining, self._loading_task)
         await self._clear()
 
     async def _load(self, loading: Loading, traceparent: str | None) -> None:

@@ -4,7 +4,7 @@ moves."""
 import asyncio
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 
 class Changes:
@@ -36,6 +36,25 @@ async def together(*work: Coroutine[None, None, T]) -> list[T]:
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
     return [task.result() for task in running]
+
+
+async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel all tasks, and return once they have ended.
+
+    Where the caller is cancelled meanwhile, that is raised only then: what it does next may rely on their end.
+    """
+    running = {task for task in tasks if task is not None}
+    for task in running:
+        task.cancel()
+    cancelled: asyncio.CancelledError | None = None
+    while running:
+        try:
+            _, running = await asyncio.wait(running)
+        except asyncio.CancelledError as error:
+            cancelled = error
+            running = {task for task in running if not task.done()}
+    if cancelled is not None:
+        raise cancelled
 
 
 class MovingDeadline:

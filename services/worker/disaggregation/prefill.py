@@ -18,7 +18,7 @@ from livescale.services.worker.instance.lifecycle import WorkerState
 from livescale.services.worker.scheduling.batch import Batch, KvExport, kv_bytes
 from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.messages.disaggregation import ReleaseKv
-from livescale.shared.runtime.waiting import Changes
+from livescale.shared.runtime.waiting import Changes, end_tasks
 from livescale.shared.subjects import RELEASE_KV
 
 MOST_STAGED_BYTES = 64 << 20  # of pieces that have left the cache; further ones stay there until these are sent
@@ -199,11 +199,10 @@ class PrefillSide:
         try:
             await asyncio.wait((work, watching), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            work.cancel()
-            watching.cancel()
-            await asyncio.wait((work, watching))
-            taken = work.done() and not work.cancelled() and work.result()
-            self._settle(one, taken=taken)
+            try:
+                await end_tasks(work, watching)
+            finally:
+                self._settle(one, taken=not work.cancelled() and work.result())
 
     def _settle(self, one: OutgoingKv, *, taken: bool) -> None:
         self._outgoing.pop(one.request_id, None)

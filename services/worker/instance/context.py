@@ -115,13 +115,6 @@ class WorkerContext:
             return None
 
 
-async def end_task(task: asyncio.Task[None] | None) -> None:
-    """Cancel a task, if there is one, and return once it has ended."""
-    if task is not None:
-        task.cancel()
-        await asyncio.wait([task])
-
-
 class HandOffTickets:
     """The tickets by which a worker names its hand-offs, and which begin again. Where they go on after those of an
     earlier process they are counted from the time `wall` on."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from livescale.shared.runtime.waiting import MovingDeadline, together
+from livescale.shared.runtime.waiting import MovingDeadline, end_tasks, together
 from livescale.shared.simulation.virtual_clock import machine_time
 from livescale.shared.simulation.virtual_time import run, running_loop
 
@@ -42,6 +42,30 @@ async def test_when_one_fails_the_others_are_cancelled_and_its_error_alone_is_ra
     with pytest.raises(ValueError, match=r"^of one$"):
         await together(wait_long("a"), fail(), wait_long("b"))
     assert sorted(cancelled) == ["a", "b"]  # a group of tasks cancels them in any order
+
+
+async def test_tasks_have_ended_also_where_the_caller_is_cancelled_meanwhile() -> None:
+    may_end = asyncio.Event()
+
+    async def slow_to_end() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await may_end.wait()
+
+    slow, quick = asyncio.create_task(slow_to_end()), asyncio.create_task(asyncio.Event().wait())
+    await asyncio.sleep(0)
+    ending = asyncio.create_task(end_tasks(slow, None, quick))
+    await asyncio.sleep(0)
+    ending.cancel()
+    await asyncio.sleep(0)
+    assert quick.cancelled()
+    assert not slow.done()
+    assert not ending.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    assert slow.cancelled()
 
 
 FOREVER = 1e6

@@ -132,3 +132,21 @@ def test_a_request_that_loses_its_kv_meanwhile_stays_and_is_computed_again() -> 
         assert taken(pool) == 0
 
     with_pair(act)
+
+
+# The last ones end the request as its KV is nearly there: the transfer is given up twice in the same moment.
+@pytest.mark.parametrize("seconds", [0.3, 0.068, 0.071, 0.074, 0.077, 0.08])
+def test_a_request_that_ends_on_a_worker_that_drains_leaves_no_block_where_it_was_to_move(seconds: float) -> None:
+    async def act(pool: WorkerPool) -> None:
+        slow_link(pool, seconds)
+        (id,) = await running(pool, tokens=12)
+        moving = asyncio.ensure_future(move(pool, id))
+        await pool.until(lambda: reserved(pool) == 1)
+        await pool.drain("p")  # it is spare as soon as the request has ended
+        await pool.until(lambda: pool.state("p") == "spare")
+        await moving
+        ended = CLOCK.now()
+        await pool.until(lambda: reserved(pool) == 0)
+        assert CLOCK.now() - ended < 1.0
+
+    with_pair(act)
