@@ -8,12 +8,19 @@ instance and no worker is spare, `arbitration` says which model gives one back a
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 
-from livescale.services.monitor.needs import Need, Unknown, missing, wanted, wanted_spares
+from livescale.services.monitor.needs import Need, Unknown, wanted, wanted_spares
 from livescale.services.monitor.role_policy import Act, RecentMost, RoleNeeds, RoleScaling
 from livescale.services.monitor.signals import Observed, Signals
-from livescale.services.monitor.verdict import JudgedModel, ScalingVerdict, find_donor, find_lack, make_room
+from livescale.services.monitor.verdict import (
+    JudgedModel,
+    ScalingVerdict,
+    claims,
+    find_donor,
+    find_lack,
+    make_room,
+    without,
+)
 from livescale.services.monitor.weighing import RoleRule, Weighing
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
@@ -119,14 +126,12 @@ class ScalingPolicy:
         self.wanted_spares = {name: lacks for name, lacks in self.wanted_spares.items() if name in names}
         seen = [(entry, self._signals.observe(entry, now)) for entry in entries]
         seen.sort(key=lambda one: (-one[0].spec.priority, one[1].current > 0, one[0].spec.name))
+        freeing = sum(self._freeing(entry.spec, observed, now) for entry, observed in seen)
         judged, claimed = list[JudgedModel](), 0
         for entry, observed in seen:
-            ranks = entry.spec.tensor_parallel_size
-            spare = max(0, observed.spare - ceil(claimed / ranks))
-            left = observed if spare == observed.spare else replace(observed, spare=spare)
-            judged.append(self._judge(entry, left, now))
-            claimed += min(spare, missing(observed, judged[-1].need)) * ranks
-        return self._make_room(judged, now)
+            judged.append(self._judge(entry, without(claimed, observed, entry.spec.tensor_parallel_size), now))
+            claimed += claims(judged[-1], freeing)
+        return self._make_room(judged, freeing, now)
 
     def _judge(self, entry: ModelEntry, observed: Observed, now: float) -> JudgedModel:
         need, needs, inputs = self._weigh(observed, entry.spec)
@@ -140,7 +145,7 @@ class ScalingPolicy:
         verdict = ScalingVerdict(entry.spec.name, action, observed.current, target, rule, reason, inputs, roles)
         return JudgedModel(entry, observed, need, verdict)
 
-    def _make_room(self, judged: Sequence[JudgedModel], now: float) -> list[ScalingVerdict]:
+    def _make_room(self, judged: Sequence[JudgedModel], freeing: int, now: float) -> list[ScalingVerdict]:
         """The verdicts, some of which give an instance back where another model lacks one."""
         lacks = [lack for one in judged if (lack := find_lack(one)) is not None]
         if not lacks:
@@ -156,15 +161,15 @@ class ScalingPolicy:
             for one, name in zip(judged, names, strict=True)
         ]
         donors = [donor for donor in found if donor is not None]
-        return make_room(judged, lacks, donors, sum(self._freeing(one, now) for one in judged))
+        return make_room(judged, lacks, donors, freeing)
 
-    def _freeing(self, one: JudgedModel, now: float) -> int:
+    def _freeing(self, spec: ModelSpec, observed: Observed, now: float) -> int:
         """Workers that a model is giving back, planned or only asked for."""
-        asked = self._asked.get(one.entry.spec.name)
+        asked = self._asked.get(spec.name)
         fewer = 0
         if asked is not None and now - asked.at < asked.seconds:
-            fewer = max(0, one.observed.current - asked.target)
-        return (one.observed.draining + fewer) * one.entry.spec.tensor_parallel_size
+            fewer = max(0, observed.current - asked.target)
+        return (observed.draining + fewer) * spec.tensor_parallel_size
 
     def _act(
         self, spec: ModelSpec, observed: Observed, need: Need | Unknown, needs: RoleNeeds | None, now: float

@@ -22,8 +22,9 @@ class Observed:
 
     `stale` says why the observation cannot be trusted. `coming` counts instances that are planned and not seen yet,
     `leaving` those that still serve but are to be drained; both are in running plans. `draining` are these and those
-    that only finish what they have begun, of which `recallable` can serve again at once. `outdated` instances serve an
-    older version of the model. `roles` has their number by role. `arriving_rate` is prompt tokens a second, of late. In
+    that only finish what they have begun, of which `recallable` can serve again at once. Of the spare workers `spare`
+    instances can be made, and `loose` ones are left, too few for one more. `outdated` instances serve an older version
+    of the model. `roles` has their number by role. `arriving_rate` is prompt tokens a second, of late. In
     `kv_blocks_used` an instance where a request waits for KV blocks counts as full, although some blocks are kept free
     for requests that grow. What waits and runs counts at instances that drain, too, as others go on with it. `parked`
     counts the spare workers that keep the parameters of its version, and could serve at once. `parks` says that workers
@@ -50,6 +51,7 @@ class Observed:
     recallable: int = 0
     parked: int = 0
     parks: bool = False
+    loose: int = 0
 
     @property
     def to_be_had(self) -> int:
@@ -179,11 +181,14 @@ class Signals:
         known = self._observed.get(name)
         observed = self._look(entry) if known is None or known[0] is not entry else known[1]
         taken, stale = self._taken(), self._staleness(name, now)
-        spare, parked = self._spare(entry, taken, now), self._parked(entry, taken, now)
+        parked = self._parked(entry, taken, now)
+        # Those that were heard lately, fit, and are in no running plan.
+        spare, loose = divmod(self._spares.count(entry.rank_bytes, taken, now), entry.spec.tensor_parallel_size)
         capacity = self._capacities.setdefault(name, _Capacity())
         capacity.parks = capacity.parks or parked > 0
-        if (spare, parked, capacity.parks, stale) != (observed.spare, observed.parked, observed.parks, observed.stale):
-            observed = replace(observed, spare=spare, parked=parked, parks=capacity.parks, stale=stale)
+        known_so = (observed.spare, observed.loose, observed.parked, observed.parks, observed.stale)
+        if (spare, loose, parked, capacity.parks, stale) != known_so:
+            observed = replace(observed, spare=spare, loose=loose, parked=parked, parks=capacity.parks, stale=stale)
         self._observed[name] = entry, observed
         return observed
 
@@ -271,10 +276,6 @@ class Signals:
         records = (record for record in self._scales.values() if record.decision.rule == "idle")
         able = {id for record in records if record.state == "draining" for id in record.instances}
         return sum(report.instance in able and report.version == entry.version for report in leaders)
-
-    def _spare(self, entry: ModelEntry, taken: set[str], now: float) -> int:
-        """How many instances can be made of workers that were heard lately, fit, and are in no running plan."""
-        return self._spares.count(entry.rank_bytes, taken, now) // entry.spec.tensor_parallel_size
 
     def _parked(self, entry: ModelEntry, taken: set[str], now: float) -> int:
         return 0 if entry.version is None else self._spares.count_parked(entry.version, taken, now)

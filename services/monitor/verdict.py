@@ -44,20 +44,39 @@ class JudgedModel:
     verdict: ScalingVerdict
 
 
+def without(claimed: int, observed: Observed, ranks: int) -> Observed:
+    """What is left for a model, of so many ranks an instance, once others have `claimed` so many spare workers."""
+    if not claimed:
+        return observed
+    spare, loose = divmod(max(0, observed.spare * ranks + observed.loose - claimed), ranks)
+    return replace(observed, spare=spare, loose=loose)
+
+
+def claims(one: JudgedModel, freeing: int) -> int:
+    """How many spare workers a model takes now, or keeps for an instance that it gets with those that are `freeing`.
+
+    Were these not kept, others would take back one worker after the other of those that they give up for it.
+    """
+    observed, ranks = one.observed, one.entry.spec.tensor_parallel_size
+    short = missing(observed, one.need)
+    keeps_loose = short > observed.spare and observed.loose + freeing >= ranks
+    return min(observed.spare, short) * ranks + (observed.loose if keeps_loose else 0)
+
+
 def find_lack(one: JudgedModel) -> Lack | None:
     """What a model waits for that is held up by capacity alone; None where it is held up by anything else.
 
     To serve an older version is no reason to take an instance from others.
     """
-    need, current = one.need, one.observed.current
+    need, current, loose = one.need, one.observed.current, one.observed.loose
     if one.verdict.rule != "capacity" or not isinstance(need, Need) or current >= need.low:
         return None
     spec = one.entry.spec
     ranks = spec.tensor_parallel_size
     return Lack(
         model=spec.name,
-        wanted=missing(one.observed, need) * ranks,
-        least=(need.low - current) * ranks,
+        wanted=missing(one.observed, need) * ranks - loose,
+        least=(need.low - current) * ranks - loose,
         rank_bytes=one.entry.rank_bytes,
         priority=spec.priority,
         has_none=current == 0,

@@ -24,14 +24,17 @@ from tests.monitor.reports import COMMON, SIZE, decision, load, record, serving,
 class Two:
     """A model `waits` that has requests and nothing that serves, and a model `other` with instances."""
 
-    def __init__(self, *instances: WorkerReport, size: int = SIZE, priority: int = 0, **other: object) -> None:
+    def __init__(
+        self, *instances: WorkerReport, size: int = SIZE, priority: int = 0, ranks: int = 1, **other: object
+    ) -> None:
         self.signals = Signals(stale_seconds=2.0)
         self.policy = ScalingPolicy(self.signals, RetryTimes(asked_seconds=5.0, retry_seconds=1.0))
         self.instances = instances
         common = {**COMMON, "path": "/m", "downscale_delay_s": 60.0, "downscale_to_zero_delay_s": 60.0}
+        waits = {"min_instances": 0, "priority": priority, "tensor_parallel_size": ranks, **common}
         specs = (
             ModelSpec(**{"name": "other", "min_instances": 0, **common, **other}),  # type: ignore[arg-type]
-            ModelSpec(**{"name": "waits", "min_instances": 0, "priority": priority, **common}),  # type: ignore[arg-type]
+            ModelSpec(**{"name": "waits", **waits}),  # type: ignore[arg-type]
         )
         self.signals.on_models(ModelEntry(spec=each, state="ready", version="v", size_bytes=size) for each in specs)
 
@@ -99,6 +102,23 @@ def test_nothing_more_is_given_while_an_instance_drains() -> None:
 def test_what_was_given_is_not_spare_for_the_one_that_gave_it() -> None:
     two = Two(has("w-1", BUSY), spare("w-2"))
     assert two.judge(0.0) == {"other": ("hold", 1, "capacity"), "waits": ("out", 1, "from-zero")}
+
+
+def test_a_spare_worker_is_kept_for_ranks_of_which_another_comes() -> None:
+    leaves, stays, free = has("w-1", BUSY, state="draining"), has("w-2", BUSY), spare("w-3")
+    waits = {"other": ("hold", 1, "capacity"), "waits": ("hold", 0, "capacity")}
+    assert Two(leaves, stays, free, ranks=2).judge(0.0) == waits
+    assert Two(leaves, stays, free, ranks=3).judge(0.0)["other"][0] == "out"  # these two would not be enough
+
+
+def test_no_more_is_taken_than_ranks_lack_beside_the_spare_workers() -> None:
+    two = Two(*(has(f"w-{number}", BUSY) for number in range(3)), spare("w-3"), ranks=2, max_instances=3)
+    assert two.judge(0.0)["other"] == ("in", 2, "yield")
+    two.policy.asked(replace(decision(2, "in"), model="other"), 0.0)
+    assert two.judge(0.1)["other"] == ("hold", 3, "asked")
+    two.instances = (has("w-0", BUSY, state="draining"), *two.instances[1:])
+    two.policy.planned(replace(decision(2, "in"), model="other"))
+    assert two.judge(0.2)["other"] == ("hold", 2, "capacity")
 
 
 @pytest.mark.parametrize("priority", [-1, 0])
