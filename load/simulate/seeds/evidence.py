@@ -1,6 +1,8 @@
 """What the invariants look at, found in the history of a run, and how full the links were. Pure."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from livescale.load.simulate.faults import MESSAGE_KINDS
 from livescale.load.simulate.seeds.history import Answer, History, SeedFault
@@ -11,13 +13,15 @@ from livescale.services.worker.scheduling.batch import TokenSampling
 from livescale.shared.bus.codec import decode
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.requests import Sampling, TokenFrame
-from livescale.shared.messages.scaling import ScaleRecord
-from livescale.shared.subjects import LEASE, PLAN, TOKENS
+from livescale.shared.messages.scaling import Decision, ScaleRecord
+from livescale.shared.subjects import DECISION, LEASE, PLAN, TOKENS
 
 FATAL = ("kill", "stop", "freeze", "part")  # faults after which a process may be declared dead
 HARMLESS = ("scale", "role", "slow-disk")  # faults by which nothing may be lost
 EVERYBODY = ("stall", "outage", "noise", *MESSAGE_KINDS)  # faults that strike all
 FIRST_ID_DASHES = 2  # in gateway-0-7; a request that is submitted again has its attempt behind one more
+SUSPECTED_SECONDS = 2.0  # a process that is silent for as long has been suspected
+SOON_SECONDS = 0.1  # in which nothing new is learned of what models need
 LEASE_SECONDS = 6.0  # after a fault is over, its victim may still be declared dead
 
 
@@ -61,6 +65,20 @@ def failed_scales(history: History) -> Iterator[str]:
                 yield f"{record.id} failed: {record.outcome}"
 
 
+def taken_back(history: History) -> Counter[str]:
+    """How often each model was to have an instance more just after it had given one up for another model."""
+    given, counts = dict[str, float](), Counter[str]()
+    for event in history.events:
+        if not event.subject.startswith("evt.decision."):
+            continue
+        decision: Decision = decode(DECISION.type, event.data, json=DECISION.json)
+        if decision.rule == "yield":
+            given[decision.model] = event.at
+        elif decision.action == "out" and event.at - given.get(decision.model, -inf) < SOON_SECONDS:
+            counts[decision.model] += 1
+    return counts
+
+
 def resumed_requests(history: History) -> list[str]:
     """The requests that went on elsewhere after they had tokens, by the ids under which they did.
 
@@ -98,3 +116,19 @@ def _known_by(fault: SeedFault, faults: Sequence[SeedFault]) -> float:
         if one.at <= latest + LEASE_SECONDS:
             latest = max(latest, one.ends)
     return latest + LEASE_SECONDS
+
+
+def may_lose_orders(fault: SeedFault) -> bool:
+    """Whether an order to read may be lost and nobody suspects it. The registry then waits for its answer as long as a
+    host may take that fetches files from a hub."""
+    return fault.what == "lose" or (fault.what == "part" and fault.seconds < SUSPECTED_SECONDS)
+
+
+def may_kill_workers(fault: SeedFault) -> bool:
+    """Whether a worker may be another one after the fault, or be taken for dead."""
+    return fault.what == "lose" or (fault.what in FATAL and fault.who.startswith("worker-"))
+
+
+def begins_anew(fault: SeedFault) -> bool:
+    """Whether the fault ends a router: the next one asks workers what they run."""
+    return fault.who.startswith("router-") and fault.what in ("kill", "stop")

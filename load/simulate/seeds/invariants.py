@@ -7,16 +7,19 @@ import msgspec
 
 from livescale.load.simulate.seeds.busy_links import BusyLink, path_finder
 from livescale.load.simulate.seeds.evidence import (
-    FATAL,
     answered,
+    begins_anew,
     failed_scales,
     leases,
+    may_kill_workers,
+    may_lose_orders,
     resumed_requests,
     strikes,
+    taken_back,
     undisturbed,
     was_struck,
 )
-from livescale.load.simulate.seeds.history import GATEWAY, History, LaidOut, SeedFault
+from livescale.load.simulate.seeds.history import GATEWAY, History, LaidOut
 from livescale.load.simulate.seeds.system import PATIENCE_SECONDS, SeedSystem
 from livescale.services.registry.copies import READ_TIMEOUT_SECONDS
 from livescale.services.worker.engine.modelled import MOST_LATE_SECONDS
@@ -35,7 +38,7 @@ COUNTED_SECONDS = 1.5  # shorter than a router waits before it gives up what an 
 AWAITED_SECONDS = 1.0  # longer than the word of a death takes, and than what ends then
 LATE = ("part", "outage", "stall", "lose", "delay", "repeat")  # faults by which messages are lost or late
 REFUSED_DRAIN = "did not drain: "  # in the outcome of a scale
-SUSPECTED_SECONDS = 2.0  # a process that is silent for as long has been suspected
+MOST_TAKEN_BACK = 2  # by chance: what others need changes, too
 ROUNDING = 1e-6
 
 
@@ -135,12 +138,6 @@ def copies_back(system: SeedSystem, history: History) -> Iterator[str]:
             yield f"a copy of {model} was back {took}, not within {within:.1f} s"
 
 
-def may_lose_orders(fault: SeedFault) -> bool:
-    """Whether an order to read may be lost and nobody suspects it. The registry then waits for its answer as long as a
-    host may take that fetches files from a hub."""
-    return fault.what == "lose" or (fault.what == "part" and fault.seconds < SUSPECTED_SECONDS)
-
-
 def deaths_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
     """Nobody is declared dead, or has to join again, but by a fault of its own: a process that works is not to be
     killed. A registry that was away itself knows nothing of others."""
@@ -173,11 +170,6 @@ def given_up_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
             yield failure
     if not any(strikes(fault, ("worker", "router", "gateway", "registry")) for fault in system.faults):
         yield from (f"{id} had tokens, and had to go on elsewhere" for id in resumed_requests(history))
-
-
-def may_kill_workers(fault: SeedFault) -> bool:
-    """Whether a worker may be another one after the fault, or be taken for dead."""
-    return fault.what == "lose" or (fault.what in FATAL and fault.who.startswith("worker-"))
 
 
 def epochs_grow(system: SeedSystem, history: History) -> Iterator[str]:
@@ -251,9 +243,11 @@ def loads_for_itself(system: SeedSystem, history: History) -> Iterator[str]:
     yield from history.strays
 
 
-def begins_anew(fault: SeedFault) -> bool:
-    """Whether the fault ends a router: the next one asks workers what they run."""
-    return fault.who.startswith("router-") and fault.what in ("kill", "stop")
+def gives_for_good(system: SeedSystem, history: History) -> Iterator[str]:
+    """No model is given back again and again what it has just given up for another one."""
+    for model, times in taken_back(history).items():
+        if times > MOST_TAKEN_BACK:
+            yield f"{model} took back {times} times what it had just given up"
 
 
 def rests(system: SeedSystem, history: History) -> Iterator[str]:
@@ -292,6 +286,7 @@ RULES: dict[str, Rule] = {
     "waits for the living": waits_for_the_living,
     "hears what is read": hears_what_is_read,
     "loads for itself": loads_for_itself,
+    "gives for good": gives_for_good,
     "rests": rests,
     "physics": physics,
 }

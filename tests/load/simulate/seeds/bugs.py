@@ -223,4 +223,27 @@ BUGS = [
         "        self.holds.gone(id)\n",
         found_by=500053,
     ),
+    Bug(
+        "ranks-taken-back",
+        "A worker that is given up for another model's ranks is taken back at once, again and again.",
+        "services/monitor/verdict.py",
+        "keeps_loose = short > observed.spare and observed.loose + freeing >= ranks",
+        "keeps_loose = False",
+        "c6df4741",
+    ),
+    Bug(
+        "given-up-twice",
+        "A KV transfer that is given up for two reasons at once leaves the blocks that were kept for it.",
+        "services/worker/disaggregation/prefill.py",
+        """            try:
+                await end_tasks(work, watching)
+            finally:
+                self._settle(""",
+        """            if True:
+                work.cancel()
+                watching.cancel()
+                await asyncio.wait((work, watching))
+                self._settle(""",
+        "756d105f",
+    ),
 ]

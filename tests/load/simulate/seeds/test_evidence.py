@@ -10,6 +10,7 @@ from livescale.load.simulate.seeds.evidence import (
     places_of,
     resumed_requests,
     strikes,
+    taken_back,
     undisturbed,
     was_struck,
 )
@@ -19,6 +20,7 @@ from livescale.shared.bus.codec import encode
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.requests import RequestLost, TokenFrame, Tokens
 from livescale.shared.subjects import LEASE, TOKENS
+from tests.load.simulate.seeds.decisions import decided
 
 SYSTEM = random_system(3)
 ASK = SYSTEM.asks[0]
@@ -46,6 +48,16 @@ def test_answers_are_told_with_their_asks() -> None:
         (True, "complete"),
         (True, "left"),
     ]
+
+
+def test_what_a_model_gave_up_is_taken_back_where_it_has_one_more_a_moment_later() -> None:
+    events = [
+        *(decided(1.0, "in", "yield"), decided(1.01, "hold", "capacity"), decided(1.05, "out", "decode")),
+        *(decided(2.0, "in", "yield"), decided(2.5, "out", "decode")),  # for what came meanwhile
+        *(decided(3.0, "in", "idle"), decided(3.05, "out", "decode"), decided(3.1, "in", "yield")),
+        decided(3.15, "out", "from-zero", model="n"),
+    ]
+    assert taken_back(History(events=events)) == {"m": 1}
 
 
 def test_a_request_has_gone_on_elsewhere_where_another_attempt_begins_after_tokens() -> None:

@@ -16,7 +16,8 @@ from livescale.load.simulate.seeds.system import SeedSystem, random_system
 from livescale.shared.bus.codec import encode
 from livescale.shared.messages.membership import LeaseChanged, LeaseState
 from livescale.shared.messages.requests import TokenFrame, Tokens
-from livescale.shared.messages.scaling import Decision, ScaleRecord
+from livescale.shared.messages.scaling import Action, Decision, ScaleRecord
+from tests.load.simulate.seeds.decisions import decided
 
 VERSION = "v1"
 SYSTEM = next(
@@ -76,6 +77,12 @@ def failed(outcome: str = "") -> LoggedEvent:
     return LoggedEvent(7.0, "evt.plan.p", msgspec.json.encode(record))
 
 
+def taken_back(times: int) -> list[LoggedEvent]:
+    """A model gives an instance up for another so many times, and has it back a moment later."""
+    moves: list[tuple[Action, str]] = [("in", "yield"), ("out", "decode")]
+    return [decided(7.0 + 0.05 * number, *moves[number % 2]) for number in range(2 * times)]
+
+
 def good() -> History:
     """A run in which a block arrived and ran, one request ended, and everything came to rest."""
     names = [spec.name for spec in SYSTEM.specs]
@@ -93,6 +100,7 @@ def good() -> History:
             lease(0.5, "worker-0", 1, "alive"),
             lease(0.5, "worker-1", 2, "alive"),
             frame(row(ASK.ask.max_tokens - 1)),
+            *taken_back(2),
         ],
     )
 
@@ -134,6 +142,7 @@ WRONG: list[tuple[str, Spoil]] = [
     ("KV owned once", lambda one: one.troubles.append("router: miscounted")),
     ("hears what is read", lambda one: one.told.update({("registry-0", "host-0 to read m"): 1.1})),
     ("loads for itself", lambda one: one.strays.append("worker-0 loads for p")),
+    ("gives for good", lambda one: one.events.extend(taken_back(1))),
     ("rests", lambda one: setattr(one, "rested_at", None)),
     ("physics", lambda one: one.answers.__setitem__(0, Answer(0, "complete", record(RIGHT, 0.001)))),
 ]
