@@ -24,8 +24,9 @@ SURPLUS_SECONDS = 5.0
 class Lack:
     """A model that waits for more workers, each with room for `rank_bytes`.
 
-    It is content with `wanted`, the middle of its need, and at `least` it no longer lacks anything. `has_none` says
-    that no instance of it is there or coming.
+    It is content with `wanted`, the middle of its need, and at `least` it no longer lacks anything. With `next_one` it
+    has one more instance. All three are beyond the `loose` workers that are spare, and too few for an instance.
+    `has_none` says that no instance of it is there or coming.
     """
 
     model: str
@@ -34,11 +35,13 @@ class Lack:
     rank_bytes: int
     priority: int = 0
     has_none: bool = False
+    next_one: int = 1
+    loose: int = 0
 
 
 @dataclass(frozen=True)
 class Donor:
-    """A model that has more instances than its minimum.
+    """A model that has more instances than its `minimum`. Its need is `low` to `high` instances.
 
     `idle_seconds` and `surplus_seconds`: for how long it has had more than the upper and the lower end of its need;
     None if it has not. Each instance has `workers` workers, and each of their arenas has at least `arena_bytes`.
@@ -51,6 +54,14 @@ class Donor:
     workers: int
     arena_bytes: int
     priority: int = 0
+    minimum: int = 0
+    low: int = 0
+    high: int = 0
+
+    def could_give(self, rule: int) -> int:
+        """How many workers it could give by a rule, one instance after the other."""
+        least = {1: self.high, 2: self.low, 3: 1}[rule]
+        return max(0, self.instances - max(self.minimum, least)) * self.workers
 
 
 @dataclass(frozen=True)
@@ -68,6 +79,8 @@ def choose_donors(lacks: Sequence[Lack], donors: Sequence[Donor], freeing: int) 
     """
     chosen: dict[str, Given] = {}
     for lack in sorted(lacks, key=lambda one: (-one.priority, not one.has_none, one.model)):
+        if not can_be_served(lack, donors, freeing):
+            continue  # what was given would be of no use, and be taken back
         covered = min(freeing, lack.wanted)
         freeing -= covered
         able = [(*found, donor) for donor in donors if (found := _find_rule(donor, lack)) is not None]
@@ -77,6 +90,13 @@ def choose_donors(lacks: Sequence[Lack], donors: Sequence[Donor], freeing: int) 
                 chosen[donor.model] = Given(lack.model, reason)
                 covered += donor.workers
     return chosen
+
+
+def can_be_served(lack: Lack, donors: Sequence[Donor], freeing: int) -> bool:
+    """Whether a model can have one more instance, of its loose workers, those that are being given back, and those
+    that others could give."""
+    found = ((donor, _find_rule(donor, lack)) for donor in donors)
+    return freeing + sum(donor.could_give(able[0]) for donor, able in found if able is not None) >= lack.next_one
 
 
 def _order(one: tuple[int, str, Donor]) -> tuple[int, int, float, str]:

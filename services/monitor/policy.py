@@ -126,12 +126,11 @@ class ScalingPolicy:
         self.wanted_spares = {name: lacks for name, lacks in self.wanted_spares.items() if name in names}
         seen = [(entry, self._signals.observe(entry, now)) for entry in entries]
         seen.sort(key=lambda one: (-one[0].spec.priority, one[1].current > 0, one[0].spec.name))
-        freeing = sum(self._freeing(entry.spec, observed, now) for entry, observed in seen)
         judged, claimed = list[JudgedModel](), 0
         for entry, observed in seen:
             judged.append(self._judge(entry, without(claimed, observed, entry.spec.tensor_parallel_size), now))
-            claimed += claims(judged[-1], freeing)
-        return self._make_room(judged, freeing, now)
+            claimed += claims(judged[-1])
+        return self._make_room(judged, now)
 
     def _judge(self, entry: ModelEntry, observed: Observed, now: float) -> JudgedModel:
         need, needs, inputs = self._weigh(observed, entry.spec)
@@ -145,7 +144,7 @@ class ScalingPolicy:
         verdict = ScalingVerdict(entry.spec.name, action, observed.current, target, rule, reason, inputs, roles)
         return JudgedModel(entry, observed, need, verdict)
 
-    def _make_room(self, judged: Sequence[JudgedModel], freeing: int, now: float) -> list[ScalingVerdict]:
+    def _make_room(self, judged: Sequence[JudgedModel], now: float) -> list[ScalingVerdict]:
         """The verdicts, some of which give an instance back where another model lacks one."""
         lacks = [lack for one in judged if (lack := find_lack(one)) is not None]
         if not lacks:
@@ -161,15 +160,15 @@ class ScalingPolicy:
             for one, name in zip(judged, names, strict=True)
         ]
         donors = [donor for donor in found if donor is not None]
-        return make_room(judged, lacks, donors, freeing)
+        return make_room(judged, lacks, donors, sum(self._freeing(one, now) for one in judged))
 
-    def _freeing(self, spec: ModelSpec, observed: Observed, now: float) -> int:
+    def _freeing(self, one: JudgedModel, now: float) -> int:
         """Workers that a model is giving back, planned or only asked for."""
-        asked = self._asked.get(spec.name)
+        asked = self._asked.get(one.entry.spec.name)
         fewer = 0
         if asked is not None and now - asked.at < asked.seconds:
-            fewer = max(0, observed.current - asked.target)
-        return (observed.draining + fewer) * spec.tensor_parallel_size
+            fewer = max(0, one.observed.current - asked.target)
+        return (one.observed.draining + fewer) * one.entry.spec.tensor_parallel_size
 
     def _act(
         self, spec: ModelSpec, observed: Observed, need: Need | Unknown, needs: RoleNeeds | None, now: float

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from livescale.services.monitor.arbitration import Donor, Given, Lack, choose_donors
+from livescale.services.monitor.arbitration import Donor, Given, Lack, can_be_served, choose_donors
 from livescale.services.monitor.needs import Need, Unknown, missing
 from livescale.services.monitor.signals import Observed
 from livescale.shared.messages.membership import Role
@@ -52,15 +52,9 @@ def without(claimed: int, observed: Observed, ranks: int) -> Observed:
     return replace(observed, spare=spare, loose=loose)
 
 
-def claims(one: JudgedModel, freeing: int) -> int:
-    """How many spare workers a model takes now, or keeps for an instance that it gets with those that are `freeing`.
-
-    Were these not kept, others would take back one worker after the other of those that they give up for it.
-    """
-    observed, ranks = one.observed, one.entry.spec.tensor_parallel_size
-    short = missing(observed, one.need)
-    keeps_loose = short > observed.spare and observed.loose + freeing >= ranks
-    return min(observed.spare, short) * ranks + (observed.loose if keeps_loose else 0)
+def claims(one: JudgedModel) -> int:
+    """How many spare workers a model takes now."""
+    return min(one.observed.spare, missing(one.observed, one.need)) * one.entry.spec.tensor_parallel_size
 
 
 def find_lack(one: JudgedModel) -> Lack | None:
@@ -77,6 +71,8 @@ def find_lack(one: JudgedModel) -> Lack | None:
         model=spec.name,
         wanted=missing(one.observed, need) * ranks - loose,
         least=(need.low - current) * ranks - loose,
+        next_one=ranks - loose,
+        loose=loose,
         rank_bytes=one.entry.rank_bytes,
         priority=spec.priority,
         has_none=current == 0,
@@ -86,15 +82,22 @@ def find_lack(one: JudgedModel) -> Lack | None:
 def find_donor(
     one: JudgedModel, *, idle_seconds: float | None, surplus_seconds: float | None, arena_bytes: int
 ) -> Donor | None:
-    """A model that could give an instance back; None where it has no more than its minimum, or some come and go."""
+    """A model that could give an instance back; None where it has no more than its minimum, or some come and go.
+
+    One that would have more may be outranked all the same.
+    """
     spec, observed = one.entry.spec, one.observed
-    if one.verdict.rule not in ("idle", "within", "delay", "capacity") or observed.current <= spec.min_instances:
+    could = one.verdict.action == "out" or one.verdict.rule in ("idle", "within", "delay", "capacity")
+    if not could or observed.current <= spec.min_instances:
         return None
     if observed.outdated or observed.loading or observed.coming or observed.leaving:
         return None
     return Donor(
         model=spec.name,
         instances=observed.current,
+        minimum=spec.min_instances,
+        low=one.need.low if isinstance(one.need, Need) else 0,
+        high=one.need.high if isinstance(one.need, Need) else 0,
         idle_seconds=idle_seconds,
         surplus_seconds=surplus_seconds,
         workers=spec.tensor_parallel_size,
@@ -106,15 +109,37 @@ def find_donor(
 def make_room(
     judged: Sequence[JudgedModel], lacks: Sequence[Lack], donors: Sequence[Donor], freeing: int
 ) -> list[ScalingVerdict]:
-    """The verdict on each model, where donors make up for what others lack beyond the workers that are `freeing`."""
+    """The verdict on each model, where donors make up for what others lack beyond the workers that are `freeing`.
+
+    Models are in the order in which they are served. Spare workers that are too few for an instance of one are kept
+    for it while the rest can come: those behind it would else take back, one by one, what they give up for it.
+    """
     given = choose_donors(lacks, donors, freeing)
-    return [give(one, given[name]) if (name := one.verdict.model) in given else one.verdict for one in judged]
+    waiting = {lack.model for lack in lacks if lack.loose and can_be_served(lack, donors, freeing)}
+    verdicts, keeps = list[ScalingVerdict](), ""
+    for one in judged:
+        name = one.verdict.model
+        if name in given:
+            verdicts.append(give(one, given[name]))
+        elif keeps and one.verdict.action == "out":
+            verdicts.append(wait(one, keeps))
+        else:
+            verdicts.append(one.verdict)
+        keeps = keeps or (name if name in waiting else "")
+    return verdicts
 
 
 def give(one: JudgedModel, given: Given) -> ScalingVerdict:
     """The verdict to give one instance back, for another model."""
     reason = f"{given.to} needs an instance and no spare worker fits; {given.reason}: {one.verdict.reason}"
     return replace(one.verdict, action="in", target=one.observed.current - 1, rule="yield", reason=reason)
+
+
+def wait(one: JudgedModel, model: str) -> ScalingVerdict:
+    """The verdict to take no spare worker, as another model gets an instance of them and of others that come."""
+    reason = f"spare workers are kept for {model}: {one.verdict.reason}"
+    current = one.observed.current
+    return replace(one.verdict, action="hold", target=current, rule="capacity", reason=reason, roles={})
 
 
 def as_advice(verdict: ScalingVerdict, spec: ModelSpec) -> ScalingVerdict:

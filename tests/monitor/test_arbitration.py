@@ -121,6 +121,20 @@ def test_no_more_is_taken_than_ranks_lack_beside_the_spare_workers() -> None:
     assert two.judge(0.2)["other"] == ("hold", 2, "capacity")
 
 
+def test_nothing_is_given_of_which_no_instance_comes() -> None:
+    instances = has("w-1", BUSY), has("w-2", BUSY)
+    assert Two(*instances, ranks=3, max_instances=2).judge(0.0)["other"] == ("hold", 2, "within")
+    # A spare worker beside what one gives is enough for two ranks, so it is kept, also from who would have more.
+    assert Two(*instances, spare("w-3"), ranks=2).judge(0.0)["other"] == ("in", 1, "yield")
+    assert Two(*instances, spare("w-3"), ranks=3).judge(0.0)["other"] == ("out", 3, "decode")
+
+
+def test_a_donor_keeps_by_each_rule_what_that_rule_leaves_it() -> None:
+    one = donor("a", instances=6, workers=2, minimum=0, low=3, high=4)
+    assert [one.could_give(rule) for rule in (1, 2, 3)] == [4, 6, 10]
+    assert donor("a", instances=2, minimum=2).could_give(3) == 0
+
+
 @pytest.mark.parametrize("priority", [-1, 0])
 def test_a_model_of_a_higher_priority_keeps_what_it_needs(priority: int) -> None:
     two = Two(has("w-1", BUSY), has("w-2", BUSY), priority=priority)

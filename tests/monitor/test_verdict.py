@@ -60,7 +60,7 @@ def test_what_else_holds_a_model_up_is_no_reason_to_take_from_others(one: Judged
 
 
 def test_an_idle_model_above_its_minimum_makes_room_for_one_that_lacks_workers() -> None:
-    idle, short = judged("idle", current=3), judged(current=0)
+    idle, short = judged("idle", current=3, need=Need("prefill", 1, 2, "little waits")), judged(current=0)
     donor = find_donor(idle, idle_seconds=2.0, surplus_seconds=None, arena_bytes=SIZE)
     lack = find_lack(short)
     assert donor is not None

@@ -96,7 +96,7 @@ BUGS = [
         "if sent != await _digest(data):",
         "if False:",
         "bf0dce88",
-        found_by=500002,
+        found_by=500293,
     ),
     Bug(
         "drained-refuses",
@@ -227,8 +227,8 @@ BUGS = [
         "ranks-taken-back",
         "A worker that is given up for another model's ranks is taken back at once, again and again.",
         "services/monitor/verdict.py",
-        "keeps_loose = short > observed.spare and observed.loose + freeing >= ranks",
-        "keeps_loose = False",
+        'elif keeps and one.verdict.action == "out":',
+        "elif False:",
         "c6df4741",
     ),
     Bug(
