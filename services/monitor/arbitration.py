@@ -7,6 +7,7 @@ Models are served by priority. An instance is taken, in this order, from
 3. a model that is outranked: of lower priority, or of the same one where the other has no instance at all.
 
 No model goes below its minimum, and one that is outranked keeps its last instance. Nothing is taken in circles. What
+makes no instance together with the spare workers is not taken at all, and these are kept until the rest is there. What
 was taken by rule 2 or 3 brings a model up to the lower end of its need, so it has nothing that could be taken back by
 rule 2; rule 3 goes down in priority, or ends with an instance for each.
 """
