@@ -11,7 +11,6 @@ from itertools import pairwise
 import torch
 
 from livescale.services.worker.engine.adapters import Adapters
-from livescale.services.worker.engine.attention import Attention, Rows, TorchAttention
 from livescale.services.worker.engine.compiled_layer import CompiledAttention, CompiledLayer, LayerMemory, in_one_call
 from livescale.services.worker.engine.contract import (
     NO_GPU_FEATURES,
@@ -28,9 +27,10 @@ from livescale.services.worker.engine.head import Head
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.kv_store import KvStore
 from livescale.services.worker.engine.layer import Layer
-from livescale.services.worker.engine.paged_attention import choose_backend
+from livescale.services.worker.engine.paged_attention import choose_attention
 from livescale.services.worker.engine.parameters import TORCH_DTYPES, block_tensors, padded
 from livescale.services.worker.engine.rope import rope_tables
+from livescale.services.worker.engine.rows import Attention, Rows
 from livescale.services.worker.engine.tensor_parallel import Ranks, shared
 from livescale.services.worker.scheduling.batch import (
     NO_BYTES,
@@ -80,8 +80,8 @@ class TorchEngine:
         self._attention: Attention
         self._memory: LayerMemory | None = None
         if self._kernels is None:
-            backend = choose_backend(self.store, group, max_model_len, on_gpu.flashinfer and not config.encodes, kinds)
-            self._attention = TorchAttention(self.store, ropes, group, backend)
+            flashinfer = on_gpu.flashinfer and not config.encodes
+            self._attention = choose_attention(self.store, ropes, group, max_model_len, flashinfer, kinds)
         else:
             compiled = CompiledAttention(self._kernels, self.store, ropes, group, max_model_len, kinds)
             self._attention = compiled

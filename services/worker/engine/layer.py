@@ -7,13 +7,13 @@ from functools import cached_property
 import torch
 
 from livescale.services.worker.engine.adapters import AdaptedLinear, Adapters
-from livescale.services.worker.engine.attention import Rows
 from livescale.services.worker.engine.experts import SharedExperts, WeighedGated, make_experts
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.latent import LatentOutput, LatentProjections
 from livescale.services.worker.engine.matrices import Activated, Gated, join_gated, make_linear
 from livescale.services.worker.engine.norms import Norm, norm_of
 from livescale.services.worker.engine.parameters import Linear, Tensors, unpacked
+from livescale.services.worker.engine.rows import Rows
 from livescale.services.worker.engine.tensor_parallel import Ranks, ResidualLinear, added, row_parallel
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
 
