@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from livescale.load.simulate.faults import MESSAGE_KINDS
-from livescale.load.simulate.seeds.history import Answer, History, SeedFault
+from livescale.load.simulate.seeds.history import AskOutcome, History, SeedFault
 from livescale.load.simulate.seeds.random_models import VOCABULARY
 from livescale.load.simulate.seeds.system import SeedAsk, SeedSystem
 from livescale.services.worker.engine.modelled_steps import choose_token, first_state, follow
@@ -21,7 +21,7 @@ FIRST_ID_DASHES = 2  # in gateway-0-7; a request that is submitted again has its
 LEASE_SECONDS = 6.0  # after a fault is over, its victim may still be declared dead
 
 
-def answered(system: SeedSystem, history: History) -> Iterator[tuple[SeedAsk, Answer]]:
+def answered(system: SeedSystem, history: History) -> Iterator[tuple[SeedAsk, AskOutcome]]:
     """Yield each request that ended, with its answer."""
     return ((system.asks[answer.number], answer) for answer in history.answers)
 

@@ -46,7 +46,7 @@ def _types_of(chunk: ScheduledChunk, types: int) -> list[int]:
     return [0] * first + [1] * (chunk.stop - first)
 
 
-class Embeddings:
+class InputEmbeddings:
     """The block's `tensors`, as the rank of `manifest` has them; `config` is what this rank computes."""
 
     def __init__(

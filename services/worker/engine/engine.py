@@ -22,7 +22,7 @@ from livescale.services.worker.engine.contract import (
     slabs,
 )
 from livescale.services.worker.engine.cuda_graphs import CudaCapture, GraphedLayer, LayerGraphs
-from livescale.services.worker.engine.embeddings import Embeddings
+from livescale.services.worker.engine.embeddings import InputEmbeddings
 from livescale.services.worker.engine.head import Head
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.kv_store import KvStore
@@ -88,7 +88,7 @@ class TorchEngine:
             # Between two calls of a layer's parts ranks wait for each other, and latent attention has parts of its own.
             if ranks is None and config.latent is None:
                 self._memory = LayerMemory(config, self._kernels, compiled)
-        self._embeddings: Embeddings | None = None
+        self._embeddings: InputEmbeddings | None = None
         self._layers: dict[int, AnyLayer] = {}
         self._whole: dict[int, Layer] = {}  # the same, and what adapters add
         self._adapted: dict[int, Layer | CompiledLayer] = {}
@@ -111,7 +111,7 @@ class TorchEngine:
             raise ValueError(f"the model has blocks 0 to {len(self._manifest.blocks) - 1}, not {index}")
         tensors = block_tensors(self._manifest.blocks[index], buffer, self._manifest.dtype)
         if index == 0:
-            self._embeddings = Embeddings(self._manifest, self._config, tensors, self._kernels, self._ranks)
+            self._embeddings = InputEmbeddings(self._manifest, self._config, tensors, self._kernels, self._ranks)
         elif index <= self._config.num_hidden_layers:
             sinks = tensors.get(f"model.layers.{index - 1}.self_attn.sinks")
             if sinks is not None:

@@ -209,7 +209,7 @@ class Parts:
         return NormedHeads(made, self._heads("q_norm"), self._heads("k_norm"), (q, kv, kv))
 
     def gathering(self, linear: MakeLinear) -> Linear:
-        """Make the matrix that follows attention."""
+        """Make the matrix that follows attention; a latent one first turns what was gathered into values."""
         made = linear("self_attn.o_proj")
         if self._config.latent is None:
             return made
