@@ -19,7 +19,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Links out of docs/ lead to the copies."""
+    """Turn links to pages at the root of the repository into links to their copies on the site."""
     up = "../" * page.file.src_uri.count("/")
 
     def turn(found: re.Match[str]) -> str:

@@ -8,7 +8,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from livescale.load.scenario.arrivals import Moment
-from livescale.load.simulate.faults import MESSAGE_KINDS, Fault, FaultKind
+from livescale.load.simulate.faults import MESSAGE_KINDS, ClusterFault, FaultKind
 from livescale.shared.runtime.settings import Settings
 
 # How long each lasts where nothing is said.
@@ -58,8 +58,8 @@ class FaultEntry(Settings, frozen=True, kw_only=True):
         if self.what != "slow-disk" and self.amount is not None and self.amount > 1:
             raise ValueError(f"amount is a share of messages, 0 to 1, not {self.amount:g}")
 
-    def fault(self, at: float) -> Fault:
-        return Fault(
+    def fault(self, at: float) -> ClusterFault:
+        return ClusterFault(
             at=at,
             what=self.what,
             who=self.who,
@@ -69,12 +69,12 @@ class FaultEntry(Settings, frozen=True, kw_only=True):
         )
 
 
-def draw_faults(entries: Sequence[tuple[FaultEntry, Sequence[str]]], seconds: float, seed: int) -> list[Fault]:
+def draw_faults(entries: Sequence[tuple[FaultEntry, Sequence[str]]], seconds: float, seed: int) -> list[ClusterFault]:
     """All faults in the order of their times. With each entry go the processes that it may befall.
 
     What is drawn for an entry does not depend on those before it, so that scenarios which differ in one compare.
     """
-    found = list[Fault]()
+    found = list[ClusterFault]()
     for number, (entry, able) in enumerate(entries):
         chance = Random(f"{seed} fault {number}")
         if entry.at is not None:

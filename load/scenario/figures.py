@@ -13,7 +13,7 @@ from livescale.load.scenario.result import ALL, FaultFigures, ModelFigures, Scal
 from livescale.load.scenario.system import ScenarioSystem
 from livescale.load.simulate.cluster import EPOCH, VirtualCluster
 from livescale.load.simulate.event_log import LoggedEvent
-from livescale.load.simulate.faults import FaultInjector
+from livescale.load.simulate.faults import ClusterFaultInjector
 from livescale.load.simulate.usage import UsageWatch
 from livescale.shared.messages.scaling import ScaleRecord
 
@@ -33,7 +33,12 @@ class Seen:
 
 
 def summarise(
-    system: ScenarioSystem, seen: Seen, made: VirtualCluster, injector: FaultInjector, begun: float, run: SystemRun
+    system: ScenarioSystem,
+    seen: Seen,
+    made: VirtualCluster,
+    injector: ClusterFaultInjector,
+    begun: float,
+    run: SystemRun,
 ) -> SimulationResult:
     """Gather the result of a run, up to the virtual time that it has reached."""
     return SimulationResult(

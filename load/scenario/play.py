@@ -10,7 +10,7 @@ from livescale.load.records import Ask
 from livescale.load.scenario.figures import Seen, summarise, summarise_run
 from livescale.load.scenario.requests import Due, draw_requests, make_ask
 from livescale.load.scenario.result import (
-    Answer,
+    AnsweredQuestion,
     Question,
     SimulationResult,
     put,
@@ -19,7 +19,7 @@ from livescale.load.scenario.system import ScenarioSystem
 from livescale.load.simulate.client import fetch
 from livescale.load.simulate.cluster import VirtualCluster, virtual_cluster
 from livescale.load.simulate.event_log import LogFile, LogSink
-from livescale.load.simulate.faults import FaultInjector
+from livescale.load.simulate.faults import ClusterFaultInjector
 from livescale.load.simulate.start import quiet, rare_collections, register, until, workers_in
 from livescale.load.simulate.usage import UsageWatch
 from livescale.shared.simulation import virtual_time
@@ -46,7 +46,7 @@ class PlayOptions:
     tell: Callable[[Progress], None] = lambda progress: None
 
 
-def play(system: ScenarioSystem, options: PlayOptions) -> tuple[SimulationResult, list[Answer]]:
+def play(system: ScenarioSystem, options: PlayOptions) -> tuple[SimulationResult, list[AnsweredQuestion]]:
     """Run it in this process. Raises ValueError for what is wrong with the scenario, as where a first instance never
     serves."""
     requests = draw_requests(system)
@@ -62,11 +62,11 @@ def play(system: ScenarioSystem, options: PlayOptions) -> tuple[SimulationResult
 
 async def _play(
     system: ScenarioSystem, requests: Sequence[Due], options: PlayOptions
-) -> tuple[SimulationResult, list[Answer]] | None:
+) -> tuple[SimulationResult, list[AnsweredQuestion]] | None:
     """The run, or None where it could not begin."""
     cpu, seen = time.process_time(), Seen()
     async with virtual_cluster(system.cluster) as made:
-        watch, injector = UsageWatch(made.broker), FaultInjector(made, system.seed)
+        watch, injector = UsageWatch(made.broker), ClusterFaultInjector(made, system.seed)
         made.log.takers.append(seen.note_event)
         if options.log is not None:
             made.log.takers.append(LogFile(options.log).write)

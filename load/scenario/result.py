@@ -13,7 +13,7 @@ import msgspec
 from livescale.load.bench.systems.play import AnsweredRequest, SystemRun
 from livescale.load.bench.systems.rows import tell_ms
 from livescale.load.simulate.cluster import VirtualCluster
-from livescale.load.simulate.faults import Fault, FaultKind
+from livescale.load.simulate.faults import ClusterFault, FaultKind
 from livescale.load.stats import new_table, percentile
 from livescale.services.cli.status import ask_status, print_status
 from livescale.services.cli.status_view import Status
@@ -118,7 +118,7 @@ class FaultFigures(msgspec.Struct, frozen=True, kw_only=True):
     amount: float
 
     @classmethod
-    def of(cls, fault: Fault, befell: list[str]) -> "FaultFigures":
+    def of(cls, fault: ClusterFault, befell: list[str]) -> "FaultFigures":
         return cls(
             at=fault.at,
             what=fault.what,
@@ -202,14 +202,14 @@ class Question(NamedTuple):
     model: str = ""
 
 
-class Answer(NamedTuple):
+class AnsweredQuestion(NamedTuple):
     """What came; a text if nobody could answer, such as a registry that was dead then."""
 
     question: Question
     found: Status | Why | str
 
 
-async def put(made: VirtualCluster, question: Question, begun: float) -> Answer:
+async def put(made: VirtualCluster, question: Question, begun: float) -> AnsweredQuestion:
     """Ask when it is time. The run stays what it would be without the question."""
     await asyncio.sleep(begun + question.at - made.now)
     seconds = made.settings.message_seconds
@@ -219,13 +219,13 @@ async def put(made: VirtualCluster, question: Question, begun: float) -> Answer:
             ask_why(bus, question.model, SHOWN, MOST_DECISIONS) if question.model else ask_status(bus)
         )
     except BusError as error:
-        return Answer(question, str(error))
+        return AnsweredQuestion(question, str(error))
     finally:
         await bus.close()
-    return Answer(question, found)
+    return AnsweredQuestion(question, found)
 
 
-def show(answer: Answer) -> None:
+def show(answer: AnsweredQuestion) -> None:
     """Print an answer as the command of a real system would."""
     question, found = answer
     click.echo(f"\nlivescale {f'why {question.model}' if question.model else 'status'} at {question.at:g} s:")

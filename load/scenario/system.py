@@ -9,7 +9,7 @@ from livescale.load.scenario.fault_entries import FaultEntry, draw_faults
 from livescale.load.scenario.file import CheckedScenario
 from livescale.load.scenario.memory import worker_memory
 from livescale.load.simulate.cluster_of_stack import cluster_of
-from livescale.load.simulate.faults import Fault, victims
+from livescale.load.simulate.faults import ClusterFault, victims
 from livescale.services.cli.options import PASSED_ON, UpOptions, gather
 from livescale.services.supervisor.checks import check_instances, check_live, make_spec, resolve_form
 from livescale.services.supervisor.settings import StackSettings
@@ -40,7 +40,7 @@ class ScenarioSystem:
         self.cluster = cluster_of(self.stack, self.links, scenario.configs, seed, wire=wire)
         self.faults = self._draw_faults()
 
-    def _draw_faults(self) -> list[Fault]:
+    def _draw_faults(self) -> list[ClusterFault]:
         drawn = list[tuple[FaultEntry, list[str]]]()
         for number, entry in enumerate(self.scenario.file.faults):
             try:

@@ -22,7 +22,7 @@ MESSAGE_KINDS: tuple[FaultKind, ...] = ("lose", "delay", "repeat")
 RESTART_SECONDS = 1.0  # after which a process that ended by itself is started again, as by a supervisor
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterFault(msgspec.Struct, frozen=True, kw_only=True):
     """Something that goes wrong `at` seconds after the faults begin, and is over `seconds` later; infinity is never.
 
     `who` is a process by its id, or all of a service or of a machine. What befalls them:
@@ -45,14 +45,14 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     amount: float = 0.0
 
 
-class FaultInjector:
+class ClusterFaultInjector:
     """Lets faults happen to a cluster. Processes that end by themselves are started again, and noted in `crashes`.
 
     `happened` has each fault with the processes that it befell: those that did not run at its time are left out.
     """
 
     def __init__(self, cluster: VirtualCluster, seed: int = 0) -> None:
-        self.happened: list[tuple[Fault, list[str]]] = []
+        self.happened: list[tuple[ClusterFault, list[str]]] = []
         self.crashes: list[tuple[float, str, Exception]] = []
         self._cluster = cluster
         self._chance = Random(seed)
@@ -63,12 +63,12 @@ class FaultInjector:
         self._damaging: defaultdict[bytes, list[float]] = defaultdict(list)  # shares, by address of the sender
         cluster.on_crash, cluster.links.network.spoil = self._crashed, self._spoil
 
-    def start(self, faults: Sequence[Fault]) -> None:
+    def start(self, faults: Sequence[ClusterFault]) -> None:
         """Let each of `faults` happen at its time, counted from now."""
         for fault in faults:
             self._later(fault.at, lambda fault=fault: self.apply(fault))  # type: ignore[misc]
 
-    def apply(self, fault: Fault) -> None:
+    def apply(self, fault: ClusterFault) -> None:
         """Let a fault happen now. Raises ValueError where it names nobody of the cluster."""
         befallen = [id for id in victims(fault, self._cluster.settings) if id in self._cluster.processes]
         self.happened.append((fault, befallen))
@@ -93,15 +93,15 @@ class FaultInjector:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _kill(self, id: str, fault: Fault) -> None:
+    def _kill(self, id: str, fault: ClusterFault) -> None:
         self._do(self._end(id, fault.seconds))
 
-    def _freeze(self, id: str, fault: Fault) -> None:
+    def _freeze(self, id: str, fault: ClusterFault) -> None:
         sleep = self._cluster.processes[id].sleep
         sleep.stop()
         self._hold(sleep, fault.seconds, sleep.go_on)
 
-    def _part(self, id: str, fault: Fault) -> None:
+    def _part(self, id: str, fault: ClusterFault) -> None:
         process = self._cluster.processes[id]
 
         def join() -> None:
@@ -112,7 +112,7 @@ class FaultInjector:
         process.bus.hold()
         self._hold(process.bus, fault.seconds, join)
 
-    def _slow(self, id: str, fault: Fault) -> None:
+    def _slow(self, id: str, fault: ClusterFault) -> None:
         disk = self._cluster.disks[id]
         disk.slowness *= fault.amount
 
@@ -121,7 +121,7 @@ class FaultInjector:
 
         self._later(fault.seconds, recover)
 
-    def _damage(self, id: str, fault: Fault) -> None:
+    def _damage(self, id: str, fault: ClusterFault) -> None:
         shares = self._damaging[id.encode()]
         shares.append(fault.amount)
         self._later(fault.seconds, lambda: shares.remove(fault.amount))
@@ -130,14 +130,14 @@ class FaultInjector:
         shares = self._damaging.get(sender)
         return content.damaged() if shares and self._chance.random() < sum(shares) else content
 
-    def _cut(self, fault: Fault) -> None:
+    def _cut(self, fault: ClusterFault) -> None:
         network, find = self._cluster.links.network, self._cluster.settings.find
         pairs = [(one.encode(), other.encode()) for one, other in product(find(fault.who), find(fault.other))]
         for pair in pairs:
             network.cut(*pair)
             self._hold(frozenset(pair), fault.seconds, partial(network.mend, *pair))
 
-    def _disturb(self, fault: Fault) -> None:
+    def _disturb(self, fault: ClusterFault) -> None:
         share = fault.amount
         disturbance = {
             "lose": Disturbance(losses=share),
@@ -202,7 +202,7 @@ class FaultInjector:
         task.add_done_callback(self._tasks.discard)
 
 
-def victims(fault: Fault, cluster: VirtualClusterSettings) -> list[str]:
+def victims(fault: ClusterFault, cluster: VirtualClusterSettings) -> list[str]:
     """The processes that a fault befalls. Raises ValueError where there are none, which says who can be named."""
     if fault.what in MESSAGE_KINDS:
         return []

@@ -105,7 +105,7 @@ TextOf = Callable[[Sequence[int], bool], str]  # of tokens; the flag leaves spec
 
 
 def text_of(tokenizer: Tokenizer) -> TextOf:
-    """What decodes by this tokenizer."""
+    """Make a function that turns token ids into text, and remembers the texts of single ones."""
 
     @lru_cache(maxsize=MOST_TOKENS)
     def one(token_id: int, skip_special: bool) -> str:

@@ -41,50 +41,54 @@ from livescale.services.gateway.submission import (
     submits_of,
 )
 from livescale.shared.bus.contract import Context
-from livescale.shared.runtime.clock import Ids
+from livescale.shared.process.run import World
 
 
-@dataclass(frozen=True)
 class CompletionMaker:
-    """Prepares responses that generate. `gateway` is the id that workers send tokens to."""
+    """Prepares responses that generate. Workers send their tokens to the gateway that `world` is of."""
 
-    settings: GatewaySettings
-    gateway: str
-    ids: Ids
-    backend: Backend
-    prompts: PromptMaker
-    tracing: Tracing
+    def __init__(self, world: World, settings: GatewaySettings, backend: Backend, prompts: PromptMaker) -> None:
+        self._world = world
+        self._settings = settings
+        self._backend = backend
+        self._prompts = prompts
+        self._tracing = Tracing(world.telemetry, world.clock)
 
     async def prepare(self, request: Request, asked: Prompts, shape: ResponseShape) -> CompletionResponse:
         """The response to these prompts, in this shape. Nothing runs yet. Raises ApiError."""
-        asked = fitted(asked, self.settings.max_prompts)
-        rules = await self.prompts.rules(asked, request.state.visit.who)
+        asked = fitted(asked, self._settings.max_prompts)
+        rules = await self._prompts.rules(asked, request.state.visit.who)
         return self._response(request, asked, rules, shape)
 
     def _response(
         self, request: Request, asked: Prompts, rules: TokenRules, shape: ResponseShape
     ) -> CompletionResponse:
-        request_id, wall, body, each = self.ids.new("req"), self.backend.clock.wall(), asked.body, choices(asked.body)
-        deadline = wall + min(body.timeout or self.settings.default_timeout_s, self.settings.max_timeout_s)
+        request_id, wall, body, each = (
+            self._world.ids.new("req"),
+            self._world.clock.wall(),
+            asked.body,
+            choices(asked.body),
+        )
+        deadline = wall + min(body.timeout or self._settings.default_timeout_s, self._settings.max_timeout_s)
         visit: Visit = request.state.visit
-        submits = submits_of(asked, Origin(request_id, self.gateway, deadline, client=visit.who), rules)
+        submits = submits_of(asked, Origin(request_id, self._world.info.id, deadline, client=visit.who), rules)
         public = take_id(request, body) or request_id.removeprefix("req-")
         envelope = envelope_of(body, asked.text.token_text, asked.said, f"{shape.prefix}-{public}", int(wall))
         visit.reserve(sum(map(len, asked.prompts)) + sum(submit.max_tokens for submit in submits))
-        trace = self.tracing.begin(request.headers, body, envelope.id)
+        trace = self._tracing.begin(request.headers, body, envelope.id)
         if trace.traceparent is not None:
             submits = [replace(submit, traceparent=trace.traceparent) for submit in submits]
         context = Context(deadline=deadline, request_id=public_id(request), traceparent=trace.traceparent)
         outputs = [make_output(body, asked.text, submit, asked.reading, index) for index, submit in enumerate(submits)]
         generations = [
             Generation(
-                self.backend, submit, output, context, follows=index % each > 0, grammar_param=rules.grammar_param
+                self._backend, submit, output, context, follows=index % each > 0, grammar_param=rules.grammar_param
             )
             for index, (submit, output) in enumerate(zip(submits, outputs, strict=True))
         ]
         make: type[CompletionResponse] | partial[BeamResponse] = CompletionResponse
         if body.use_beam_search:
-            searches = searches_of(body, submits, self.backend, context)
+            searches = searches_of(body, submits, self._backend, context)
             make = partial(BeamResponse, searches=searches, top=asked_logprobs(body))
         return make(
             shape=shape,

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from livescale.services.gateway.adapters import AdapterApi, adapter_operations
 from livescale.services.gateway.admin import Admin, admin_operations
-from livescale.services.gateway.completions import Completions, generation_operations
-from livescale.services.gateway.generating import make_completions, make_responses
+from livescale.services.gateway.completions import CompletionMaker, Completions, generation_operations
 from livescale.services.gateway.messages_api import MessagesApi, message_operations
 from livescale.services.gateway.models import RegisteredModels
 from livescale.services.gateway.openapi import Operation
@@ -16,8 +15,9 @@ from livescale.services.gateway.pooling import Pooling
 from livescale.services.gateway.pooling_api import PoolingApi, pooling_operations
 from livescale.services.gateway.pooling_prompts import PoolingPrompts
 from livescale.services.gateway.probes import Catalog, Probes, model_operations, probe_operations
+from livescale.services.gateway.prompt_maker import PromptMaker
 from livescale.services.gateway.render_api import RenderApi, render_operations
-from livescale.services.gateway.responses_api import ResponsesApi, response_operations
+from livescale.services.gateway.responses_api import ResponsesApi, make_responses, response_operations
 from livescale.services.gateway.settings import GatewaySettings
 from livescale.services.gateway.streams import Backend
 from livescale.services.gateway.tokenization import Tokenization, token_operations
@@ -43,10 +43,11 @@ async def open_endpoints(
     """Make the endpoints; the processes that work for them run until this ends."""
     bus, limit, id = world.bus, settings.max_body_bytes, world.info.id
     async with open_work_processes(world.clock) as processes:
-        completions = make_completions(world, settings, backend, models, processes)
+        prompts = PromptMaker(models, processes.templates, processes.grammars, settings)
+        completions = Completions(prompts, CompletionMaker(world, settings, backend, prompts), limit)
         responses = make_responses(world, settings, completions)
-        prompts = PoolingPrompts(settings, world.ids, world.clock, models, processes.images)
-        pooling = PoolingApi(prompts, Pooling(id, backend), limit)
+        texts = PoolingPrompts(settings, world.ids, world.clock, models, processes.images)
+        pooling = PoolingApi(texts, Pooling(id, backend), limit)
         catalog, tokenization = Catalog(bus, models), Tokenization(models, processes.templates, limit)
         admin, adapters = Admin(bus, models, limit), AdapterApi(bus, models, limit)
         probes = Probes(id, bus, models, catalog, world.telemetry, executor)

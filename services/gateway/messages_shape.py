@@ -72,6 +72,7 @@ class ToolUseContent(msgspec.Struct, frozen=True, tag_field="type", tag="tool_us
 Content = ThinkingContent | TextContent | ToolUseContent
 
 
+# It has Anthropic's name, which clients read in the OpenAPI document. What goes over the bus is another `Message`.
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of POST /v1/messages: the model's message and its usage."""
 

@@ -13,20 +13,20 @@ from livescale.services.gateway.grammars import Grammars
 from livescale.services.gateway.models import RegisteredModels, Served, context_tokens
 from livescale.services.gateway.options import banned, spellings
 from livescale.services.gateway.reading import reading_of
+from livescale.services.gateway.settings import GatewaySettings
 from livescale.services.gateway.submission import Prompts, TokenRules, split_prompts
 from livescale.services.gateway.templates import Templates, render_chat, rendering_way
 
 
 @dataclass(frozen=True)
 class PromptMaker:
-    """Makes the prompts of bodies whose model is registered, at most `max_prompts` of each. Chat templates that clients
-    bring are used where it `trusts_templates`."""
+    """Makes the prompts of bodies whose model is registered. The settings say how many one body may have, and whether
+    chat templates that clients bring are used."""
 
     models: RegisteredModels
     templates: Templates
     grammars: Grammars
-    max_prompts: int
-    trusts_templates: bool
+    settings: GatewaySettings
 
     async def of_texts(self, body: CompletionRequest) -> Prompts:
         """What the body asks to be continued, as tokens. Raises ApiError."""
@@ -35,7 +35,7 @@ class PromptMaker:
             one
             if isinstance(one, list)
             else await self.models.encode(text, one, add_special_tokens=body.add_special_tokens)
-            for one in split_prompts(body.prompt, self.max_prompts)
+            for one in split_prompts(body.prompt, self.settings.max_prompts)
         ]
         return Prompts(replace(body, model=served.name), served, text, context_tokens(served.entry), prompts)
 
@@ -43,7 +43,7 @@ class PromptMaker:
         """What the body's conversation becomes, as tokens. Ids of calls are made from `origin`. Raises ApiError."""
         served, text = await self._find(body)
         body, entry = replace(body, model=served.name), served.entry
-        check_template(body, is_trusted=self.trusts_templates)
+        check_template(body, is_trusted=self.settings.trust_request_chat_template)
         said = await render_chat(self.templates, text, body.messages, rendering_way(body), body.chat_template)
         prompt = await self.models.encode(text, said, add_special_tokens=body.add_special_tokens)
         reading = reading_of(body, entry.spec, text, origin, said)

@@ -236,7 +236,7 @@ class JoinedWrites:
             self.flush()  # so that a client that does not read is noticed
 
     def flush(self) -> None:
-        """Hand on what is held."""
+        """Write all data that is held as one piece, unless the connection is closing."""
         if self._held:
             data, self._held, self._held_bytes = b"".join(self._held), [], 0
             if not self._transport.is_closing():

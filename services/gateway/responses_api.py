@@ -14,7 +14,7 @@ from livescale.services.gateway.completion_response import CompletionResponse
 from livescale.services.gateway.completions import Completions
 from livescale.services.gateway.conversation import ChatMessage
 from livescale.services.gateway.errors import ApiError, bad_request, internal
-from livescale.services.gateway.kept_responses import KeptResponses, as_json
+from livescale.services.gateway.kept_responses import KeptResponses, as_json, open_response_store
 from livescale.services.gateway.openapi import BODY_ERRORS, BUS_ERRORS, GENERATION_ERRORS, MODEL_ERRORS, Operation
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.responses import EventStreamResponse, Wait, Write, json_answer, while_connected
@@ -30,7 +30,9 @@ from livescale.services.gateway.responses_request import (
     typed_items,
 )
 from livescale.services.gateway.responses_shape import ResponsesShape
+from livescale.services.gateway.settings import GatewaySettings
 from livescale.shared.messages.responses import KeptResponse
+from livescale.shared.process.run import World
 
 WATCH_SECONDS = 1.0  # how soon a response that another gateway was told to cancel is cancelled
 
@@ -159,6 +161,11 @@ class ResponsesApi:
             deadline=exchange.response.deadline,
         )
         return made if await self.kept.store.put(exchange.client, kept) else replace(made, store=False)
+
+
+def make_responses(world: World, settings: GatewaySettings, completions: Completions) -> ResponsesApi:
+    """Make the endpoints of responses, which keep them as the settings say."""
+    return ResponsesApi(completions, KeptResponses(open_response_store(world, settings), world.clock))
 
 
 def response_operations(api: ResponsesApi) -> list[Operation]:

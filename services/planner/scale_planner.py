@@ -152,7 +152,7 @@ class ScaleOutPlanner:
         self._shards.learn(record)
 
     def scale(self, decision: Decision, plan: Plan, view: ModelView, moves: Sequence[RoleMove]) -> ScaleOut:
-        """The scale that carries this plan out."""
+        """Make the state machine that carries this plan out, with the orders that it gives."""
         timeout = self._settings.patience_seconds
         return ScaleOut(plan.id, decision, self._orders(plan, view), timeout, view.snapshot.workers, moves)
 

@@ -38,7 +38,7 @@ class Moves:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no worker gives requests away."""
+        """Whether no worker has requests that are to go on at another one."""
         return not self._not_before
 
     def due(self, now: float, waits: Callable[[str], bool], splits: Callable[[str], bool]) -> list[MoveRequest]:

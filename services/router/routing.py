@@ -30,7 +30,7 @@ class LastPlaces:
         self._workers: OrderedDict[tuple[str, str], str] = OrderedDict()  # by model and name
 
     def note(self, model: str, name: str, worker: str) -> None:
-        """Note that it is at this worker now."""
+        """Note that the last request of this name went to this worker."""
         self._workers[model, name] = worker
         self._workers.move_to_end((model, name))
         if len(self._workers) > MOST_CONVERSATIONS:
@@ -179,7 +179,7 @@ class Pairing:
         decode, why = choose_decode(request, prefill, candidates, self._decodes.last(request))
         if decode is not None and setting == "auto":
             other = next(one for one in candidates if one.worker == decode)
-            way = choose_way(request, prefill, other, speed_of(candidates), self._limits.slos)
+            way = choose_split(request, prefill, other, speed_of(candidates), self._limits.slos)
             decode, why = (decode, f"{why}; {way.reason}") if way.split else (None, f"local: {way.reason}")
         if decode is not None:
             self._decodes.went(request, decode)
@@ -238,26 +238,26 @@ def choose_decode(
 
 
 @dataclass(frozen=True)
-class Way:
+class SplitChoice:
     """Whether another instance decodes a request, and why."""
 
     split: bool
     reason: str
 
 
-def choose_way(
+def choose_split(
     request: Submit, prefill: InstanceView, decode: InstanceView, speed: EngineSpeed | None, slos: Slos
-) -> Way:
+) -> SplitChoice:
     """Choose whether `decode` goes on with a request that `prefill` begins, or `prefill` itself does.
 
     It is split where the decode instance keeps the pace, or both are too slow and it is the faster one. What
     decodes at an instance that prefills is slowed down by its prompts, and slows them down.
     """
     if request.max_tokens - len(request.generated) <= 1:
-        return Way(False, "its first token is its last")
+        return SplitChoice(False, "its first token is its last")
     if speed is None:
-        return Way(True, "how long steps take is not measured yet")
+        return SplitChoice(True, "how long steps take is not measured yet")
     there = speed.pause(decode.requests + 1)
     here = speed.pause(prefill.decoding + 1) + speed.beside_seconds
     told = f"{there * 1e3:.0f} ms a token there, {here * 1e3:.0f} ms here, {slos.tbt * 1e3:.0f} ms are in time"
-    return Way(there <= max(slos.tbt, here), told)
+    return SplitChoice(there <= max(slos.tbt, here), told)

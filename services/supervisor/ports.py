@@ -15,7 +15,7 @@ PORT_TRIES = 100
 
 
 def free_port() -> int:
-    """One of loopback's `free_ports`."""
+    """A port of loopback that nobody listens on; see `free_ports`. Raises OSError as that does."""
     return free_ports(LOOPBACK, 1)[0]
 
 

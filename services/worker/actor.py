@@ -23,11 +23,13 @@ from livescale.shared.process.system_port import WhyNotReady, starting
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.subjects import (
     ABORT,
+    ADMIT,
     CANCEL_WORK,
     CHANGE_ROLE,
     DEATH,
     DRAIN,
     GIVE_KV,
+    HAND_OVER,
     HELP,
     LOAD,
     MEETING,
@@ -38,13 +40,16 @@ from livescale.shared.subjects import (
     RANK_ADAPTER,
     RANK_STEP,
     RANK_TAKE,
+    RELEASE_KV,
     REPLAY,
+    RESERVE,
     RUNNING,
     SEND,
     SERVE,
     STAGE_ADAPTER,
     STAGE_BATCH,
     STAGE_DONE,
+    TAKE_OVER,
     TOOK,
     WITHDRAW,
 )
@@ -129,14 +134,19 @@ class Worker:
         """Each call and the object that answers it."""
         me, serving = {"id": self._id}, self._serving
         live, pipelines, group = deployment.live, deployment.pipelines, deployment.group
+        kv = deployment.disaggregation
         return [
             Endpoint(LOAD, self._in_epoch(deployment.load), me),
             Endpoint(SEND, self._in_epoch(deployment.send), me),
             Endpoint(SERVE, self._in_epoch(deployment.serve), me),
             Endpoint(DRAIN, self._in_epoch(deployment.drain), me),
             Endpoint(ABORT, deployment.abort, me),
-            *deployment.disaggregation.endpoints(self._id),
-            Endpoint(CHANGE_ROLE, self._in_epoch(deployment.disaggregation.change_role), me),
+            Endpoint(ADMIT, deployment.instance.admit, me),
+            Endpoint(RESERVE, kv.decode.reserve, me),
+            Endpoint(TAKE_OVER, kv.decode.take_over, me),
+            Endpoint(RELEASE_KV, kv.decode.release, me),
+            Endpoint(HAND_OVER, kv.prefill.hand_over, me),
+            Endpoint(CHANGE_ROLE, self._in_epoch(kv.change_role), me),
             Endpoint(RUNNING, deployment.instance.tell_running, me),
             Endpoint(REPLAY, serving.replay, me),
             Endpoint(HELP, self._in_epoch(deployment.source.help), me),

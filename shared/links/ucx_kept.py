@@ -71,7 +71,7 @@ class UcxEndpoint:
         return request
 
     def about(self, said: bytes, channel: int = 0) -> bytes:
-        """A word about this endpoint."""
+        """Pack what is said of this endpoint to the other end: it names the pair, and one channel of it."""
         return WORD.pack(said, self._mine, channel, self.number)
 
     def close(self) -> None:

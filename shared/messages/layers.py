@@ -33,7 +33,7 @@ class Experts(Message, frozen=True, kw_only=True):
 
     With the `scoring` sigmoid experts weigh their likelihood, and are chosen by the sum of that and a bias. With
     `groups` the experts are divided into so many of consecutive ones, and only those of the `chosen_groups` best ones
-    are chosen: a group is as good as its best expert, with sigmoid as the sum of its best two. Weights are multiplied
+    are chosen. A group is as good as its best expert, with sigmoid as the sum of its best two. Weights are multiplied
     by `scale`. Each row also uses an MLP of `shared_features` features; 0 is none. Its weight is 1, or with
     a `shared_gate` a likelihood that a matrix makes of the row.
     """

@@ -74,7 +74,7 @@ class Sampling(Message, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def named_tokens(self) -> list[int]:
-        """The token ids that are named here."""
+        """All token ids that the sampling names, which the model's vocabulary must have."""
         words = (token for word in self.bad_words for token in word)
         biased = (token for token, _ in self.logit_bias)
         return [*biased, *self.allowed_token_ids, *self.logprob_token_ids, *words]

@@ -59,7 +59,7 @@ class FairFlows:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all rates are those of now."""
+        """Whether nothing has changed on any resource since the rates were computed."""
         return not self._changed
 
     def passed(self, flow: FairFlow, start: float, end: float, size_bytes: float) -> None:

@@ -15,7 +15,7 @@ MOST_FOUND = 65_536  # subjects whose listeners are remembered
 ANY, REST = "*", ">"  # of a subscription: any one token, and one or more to the end
 
 
-class Connection(Protocol):
+class Subscriber(Protocol):
     """Whose a subscription is. Deliveries are kept in `held` where it is not None, as while a process is stopped."""
 
     held: list[Callable[[], object]] | None
@@ -30,7 +30,7 @@ class Listener:
     queue: str
     deliver: Deliver
     delays: Delays | None = None
-    of: Connection | None = None
+    of: Subscriber | None = None
 
 
 @dataclass

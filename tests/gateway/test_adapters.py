@@ -28,7 +28,7 @@ async def test_an_adapter_that_is_loaded_again_waits_until_the_one_before_has_go
     models = served.cluster.models
     models[-1] = replace(models[-1], state="removing")
     loading = asyncio.create_task(post(served, LOAD, MINE))
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # of real time, as the gateway is: so long it would load too early
     assert not loading.done()
     models.pop()
     assert (await loading)[0] == 200

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from livescale.load.simulate.client import fetch
 from livescale.load.simulate.cluster import VirtualCluster
-from livescale.load.simulate.seeds.history import GATEWAY, Answer
+from livescale.load.simulate.seeds.history import GATEWAY, AskOutcome
 from livescale.load.simulate.seeds.system import SeedAsk
 
 LOOK_SECONDS = 0.1
@@ -18,10 +18,10 @@ class Clients:
     """One client for each ask. `answers` fills as requests end."""
 
     def __init__(self, cluster: VirtualCluster, asks: Sequence[SeedAsk]) -> None:
-        self.answers: list[Answer] = []
+        self.answers: list[AskOutcome] = []
         self._cluster = cluster
         self._asks = asks
-        self._attempts: set[asyncio.Task[Answer | float]] = set()
+        self._attempts: set[asyncio.Task[AskOutcome | float]] = set()
 
     @property
     def are_done(self) -> bool:
@@ -55,9 +55,9 @@ class Clients:
             async with asyncio.timeout(ask.leaves):
                 self.answers.append(await self._persist(number, ask))
         except TimeoutError:
-            self.answers.append(Answer(number, "left"))
+            self.answers.append(AskOutcome(number, "left"))
 
-    async def _persist(self, number: int, ask: SeedAsk) -> Answer:
+    async def _persist(self, number: int, ask: SeedAsk) -> AskOutcome:
         """Ask until there is an answer; a client that is refused before its first token asks again when it is told."""
         loop = asyncio.get_running_loop()
         until, index = loop.time() + ask.patience, ask.ask.index
@@ -65,7 +65,7 @@ class Clients:
             while GATEWAY not in self._cluster.processes:  # noqa: ASYNC110 nobody tells when it is there again
                 await asyncio.sleep(LOOK_SECONDS)
             work = self._attempt(number, ask, index, until - loop.time())
-            attempt: asyncio.Task[Answer | float] = asyncio.create_task(work)
+            attempt: asyncio.Task[AskOutcome | float] = asyncio.create_task(work)
             self._attempts.add(attempt)
             try:
                 await asyncio.wait([attempt])
@@ -73,21 +73,21 @@ class Clients:
                 self._attempts.discard(attempt)
                 attempt.cancel()
             if attempt.cancelled():
-                return Answer(number, "broken")
+                return AskOutcome(number, "broken")
             result = attempt.result()
-            if isinstance(result, Answer):
+            if isinstance(result, AskOutcome):
                 return result
             index += AGAIN
             await asyncio.sleep(result)
 
-    async def _attempt(self, number: int, ask: SeedAsk, index: int, seconds: float) -> Answer | float:
+    async def _attempt(self, number: int, ask: SeedAsk, index: int, seconds: float) -> AskOutcome | float:
         """The answer, or after how many seconds to ask again."""
         sent = replace(ask.ask, index=index)
         record = await fetch(self._cluster.gateway, ask.model, sent, max(seconds, 0.0))
         if record.error is None:
-            return Answer(number, "complete", record)
+            return AskOutcome(number, "complete", record)
         if record.status == 504:
-            return Answer(number, "late", record, record.error)
+            return AskOutcome(number, "late", record, record.error)
         if record.retry_after is not None and record.status in (429, 503) and not record.token_ids:
             return record.retry_after
-        return Answer(number, "refused", record, f"{record.status} {record.error}")
+        return AskOutcome(number, "refused", record, f"{record.status} {record.error}")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from livescale.load.simulate.faults import MESSAGE_KINDS
-from livescale.load.simulate.seeds.history import Answer, History, SeedFault
+from livescale.load.simulate.seeds.history import AskOutcome, History, SeedFault
 from livescale.load.simulate.seeds.random_models import VOCABULARY
 from livescale.load.simulate.seeds.system import SeedAsk, SeedSystem
 from livescale.services.worker.engine.modelled_steps import choose_token, first_state, follow
@@ -25,7 +25,7 @@ SOON_SECONDS = 0.1  # in which nothing new is learned of what models need
 LEASE_SECONDS = 6.0  # after a fault is over, its victim may still be declared dead
 
 
-def answered(system: SeedSystem, history: History) -> Iterator[tuple[SeedAsk, Answer]]:
+def answered(system: SeedSystem, history: History) -> Iterator[tuple[SeedAsk, AskOutcome]]:
     """Yield each request that ended, with its answer."""
     return ((system.asks[answer.number], answer) for answer in history.answers)
 

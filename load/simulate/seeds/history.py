@@ -151,7 +151,7 @@ class FaultMakers:
 End = Literal["complete", "late", "left", "broken", "refused"]
 
 
-class Answer(msgspec.Struct, frozen=True):
+class AskOutcome(msgspec.Struct, frozen=True):
     """How a request ended. `number` is its place among the asks of the system.
 
     It was late for its client, its client left, its gateway died, or the system refused it. `record` is None where no
@@ -221,7 +221,7 @@ class History:
     loads: set[tuple[str, int, str]] = field(default_factory=set)
     strays: list[str] = field(default_factory=list)
     copied_at: dict[str, float] = field(default_factory=dict)
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[AskOutcome] = field(default_factory=list)
     engines: list[LaidOut | Ran] = field(default_factory=list)
     delivered: list[Delivered] = field(default_factory=list)
     overlaps: list[str] = field(default_factory=list)

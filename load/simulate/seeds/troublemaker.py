@@ -8,7 +8,7 @@ from random import Random
 from msgspec.structs import asdict, replace
 
 from livescale.load.simulate.cluster import VirtualProcess
-from livescale.load.simulate.faults import MESSAGE_KINDS, Fault, FaultInjector
+from livescale.load.simulate.faults import MESSAGE_KINDS, ClusterFault, ClusterFaultInjector
 from livescale.load.simulate.seeds.clients import Clients
 from livescale.load.simulate.seeds.history import GATEWAY, SeedFault
 from livescale.load.simulate.seeds.moments import processes_that_are
@@ -30,7 +30,7 @@ class Troublemaker:
     def __init__(self, cluster: WatchedCluster, clients: Clients, seed: int) -> None:
         self._cluster = cluster
         self._clients = clients
-        self._injector = FaultInjector(cluster, seed)
+        self._injector = ClusterFaultInjector(cluster, seed)
         self._outages = 0
         self._chance = Random(f"aim {seed}")
         self._began = machine_time()
@@ -76,7 +76,7 @@ class Troublemaker:
                 told = {
                     name: value for name, value in asdict(fault).items() if name not in ("role", "what", "at", "when")
                 }
-                self._injector.apply(Fault(at=0.0, what=what, **told))
+                self._injector.apply(ClusterFault(at=0.0, what=what, **told))
                 await asyncio.sleep(fault.seconds + AFTER_SECONDS)
 
     async def _aim(self, fault: SeedFault) -> str | None:

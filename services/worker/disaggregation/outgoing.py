@@ -230,11 +230,11 @@ class OutgoingKv:
         return self.has_stopped
 
     def begin(self) -> None:
-        """Have it decoded elsewhere."""
+        """Have the request wait for its decode worker after its first token; one that moves is decoded meanwhile."""
         self.sequence.awaits_take_over, self.sequence.decodes_meanwhile = True, self.moves
 
     def keep(self) -> None:
-        """Have it decoded here, after all."""
+        """Have the request decoded here, as nothing came of the transfer."""
         self.sequence.awaits_take_over = self.sequence.decodes_meanwhile = False
 
     def slice(self, region: KvRegion) -> KvSlice:

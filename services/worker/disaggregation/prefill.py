@@ -16,8 +16,8 @@ from livescale.services.worker.disaggregation.pieces import SLOW_LINK
 from livescale.services.worker.disaggregation.sending import CALL_SECONDS, RETRY_SECONDS, KvSender
 from livescale.services.worker.instance.lifecycle import WorkerState
 from livescale.services.worker.scheduling.batch import Batch, KvExport, kv_bytes
-from livescale.shared.bus.contract import BusError, Refusal
-from livescale.shared.messages.disaggregation import ReleaseKv
+from livescale.shared.bus.contract import Ack, BusError, Context, Refusal
+from livescale.shared.messages.disaggregation import HandOver, ReleaseKv
 from livescale.shared.runtime.waiting import Changes, end_tasks
 from livescale.shared.subjects import RELEASE_KV
 
@@ -72,14 +72,15 @@ class PrefillSide:
         self._outgoing[request_id] = one
         one.begin()
 
-    async def hand_over(self, request_id: str, decode: str) -> None:
-        """Have another worker go on with a request that is here. Raises Refusal: 409 where that is of no use or under
+    async def hand_over(self, command: HandOver, context: Context) -> Ack:
+        """Answer HAND_OVER, once another worker has the request. Raises Refusal: 409 where that is of no use or under
         way, 429 where the request stays here for now."""
         try:
-            await self._hand_over(request_id, decode)
+            await self._hand_over(command.request_id, command.decode)
         except Refusal as refusal:
-            self._note_kept(request_id, refusal.message)
+            self._note_kept(command.request_id, refusal.message)
             raise
+        return Ack()
 
     async def _hand_over(self, request_id: str, decode: str) -> None:
         if self._context.has_ranks:

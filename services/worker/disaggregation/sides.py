@@ -1,7 +1,5 @@
 """Both ends of disaggregation at one worker. Every worker has both, whatever its role: the router chooses."""
 
-import asyncio
-
 import structlog
 
 from livescale.services.worker.disaggregation.context import KvContext, KvTransferCounts
@@ -10,10 +8,8 @@ from livescale.services.worker.disaggregation.prefill import PrefillSide
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.loading import KvFirst
-from livescale.shared.bus.contract import Ack, Context, Endpoint
-from livescale.shared.messages.disaggregation import ChangeRole, HandOver
-from livescale.shared.messages.requests import Admit
-from livescale.shared.subjects import ADMIT, HAND_OVER, RELEASE_KV, RESERVE, TAKE_OVER
+from livescale.shared.bus.contract import Ack, Context
+from livescale.shared.messages.disaggregation import ChangeRole
 
 log = structlog.get_logger()
 
@@ -26,29 +22,7 @@ class Disaggregation:
         self._instance = instance
         self.prefill = PrefillSide(context, by_layer=by_layer)
         self.decode = DecodeSide(context)
-
-    def endpoints(self, id: str) -> list[Endpoint]:
-        """The calls of the bus that are answered here, under this worker's id."""
-        return [
-            Endpoint(ADMIT, self.admit, {"id": id}),
-            Endpoint(RESERVE, self.decode.reserve, {"id": id}),
-            Endpoint(TAKE_OVER, self.decode.take_over, {"id": id}),
-            Endpoint(RELEASE_KV, self.decode.release, {"id": id}),
-            Endpoint(HAND_OVER, self.hand_over, {"id": id}),
-        ]
-
-    async def admit(self, command: Admit, context: Context) -> Ack:
-        """Answer ADMIT, as the instance does; a request may be for another worker to decode."""
-        answer = await self._instance.admit(command, context)
-        if command.decode is not None:
-            self.prefill.expect(command.request.request_id, command.decode)
-        await asyncio.sleep(0)  # an idle engine begins its step before the answer is encoded and sent
-        return answer
-
-    async def hand_over(self, command: HandOver, context: Context) -> Ack:
-        """Answer HAND_OVER, once another worker has the request. Raises Refusal where it stays here."""
-        await self.prefill.hand_over(command.request_id, command.decode)
-        return Ack()
+        instance.on_decode_elsewhere = self.prefill.expect
 
     async def change_role(self, command: ChangeRole, context: Context) -> Ack:
         """Answer CHANGE_ROLE: say another role in reports. Nothing else changes, so what is under way goes on.

@@ -142,7 +142,7 @@ class Adapters:
         self._sizes[manifest.version] = adapter_bytes(manifest, self._shards)
 
     def remove(self, version: str) -> None:
-        """Forget an adapter; idempotent."""
+        """Forget an adapter. One that is not here is no error."""
         self._adapters.pop(version, None)
         self._sizes.pop(version, None)
 

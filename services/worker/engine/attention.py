@@ -1,11 +1,10 @@
-"""Attention as the layers see it: from the projections of all rows to what each row gathered, with the KV cache
+"""Attention by torch, on any device: from the projections of all rows to what each row gathered, with the KV cache
 between.
 
 Each sequence attends in calls of its own, so that no row's result depends on what else is in the batch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -15,7 +14,8 @@ from livescale.services.worker.engine.kv_store import KvStore, numbers
 from livescale.services.worker.engine.masked_attention import Masking, attend_masked, attends_plainly
 from livescale.services.worker.engine.parameters import padded, padded_count
 from livescale.services.worker.engine.rope import RopeTable, turn
-from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, PROMPT_CUT, ScheduledChunk
+from livescale.services.worker.engine.rows import StepAttention
+from livescale.services.worker.scheduling.batch import PROMPT_CUT, ScheduledChunk
 from livescale.shared.messages.parameters import LayerKind
 
 # On a CPU the bits of torch's attention depend on where its queries begin, modulo 16 bytes: rows of projections have a
@@ -33,27 +33,6 @@ def use_math_kernels() -> None:
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-
-
-class StepAttention(Protocol):
-    """Attention for the rows of one step; made once and called by every layer."""
-
-    def __call__(self, layer: int, projected: torch.Tensor) -> torch.Tensor:
-        """Store the keys and values of `projected`, and attend.
-
-        `projected` is `[row, feature]`: queries, keys and values without their rotation; it is overwritten. Returns
-        `[row, query_head * head_dim]`, padding included.
-        """
-
-
-class Attention(Protocol):
-    """Attention of one model, over one KV cache."""
-
-    def over(self, chunks: Sequence[ScheduledChunk]) -> StepAttention:
-        """Prepare attention for the rows of `chunks`."""
-
-    def take_sinks(self, layer: int, sinks: torch.Tensor) -> None:
-        """Learn the sinks `[query_head]` of a layer, before it runs."""
 
 
 class AttentionCall(Protocol):
@@ -252,25 +231,3 @@ class CausalMask:
         if start == 0:
             return None
         return self._mask[: stop - start, self._positions - start : self._positions + stop - start]
-
-
-class Rows:
-    """What the engine's steps need to know of the rows of `chunks`, gathered once a step and not once a layer.
-
-    `token_ids` is `[row]`. `sampled` indexes the rows after which a token is sampled. Raises ValueError for more rows
-    than a batch may have, or none.
-    """
-
-    def __init__(self, chunks: Sequence[ScheduledChunk], attention: Attention, device: torch.device) -> None:
-        token_ids = [token for chunk in chunks for token in chunk.tokens]
-        if not 1 <= len(token_ids) <= MAX_BATCH_ROWS:
-            raise ValueError(f"a batch has 1 to {MAX_BATCH_ROWS} rows, not {len(token_ids)}")
-        ends = accumulate(len(chunk.tokens) for chunk in chunks)
-        sampled = [end - 1 for chunk, end in zip(chunks, ends, strict=True) if chunk.sampling is not None]
-        self.chunks = chunks
-        self.count = len(token_ids)
-        self.adapted = any(chunk.adapter is not None for chunk in chunks)
-        self.token_ids = torch.tensor(token_ids, device=device)
-        # Where only decodes run these are all.
-        self.sampled = slice(None) if len(sampled) == self.count else torch.tensor(sampled, dtype=torch.long)
-        self.attend = attention.over(chunks)

@@ -8,13 +8,13 @@ from functools import cached_property
 import torch
 
 from livescale.services.worker.engine.adapters import Adapters
-from livescale.services.worker.engine.attention import Rows
 from livescale.services.worker.engine.kernels.variants import TYPES, Kernels, double_bits, find_compiled
 from livescale.services.worker.engine.kv_store import KvStore
 from livescale.services.worker.engine.layer import Layer
 from livescale.services.worker.engine.matrices import CompiledGated, CompiledLinear
 from livescale.services.worker.engine.norms import CompiledNorm
 from livescale.services.worker.engine.rope import RopeTable
+from livescale.services.worker.engine.rows import Rows
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
 

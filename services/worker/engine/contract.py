@@ -75,7 +75,7 @@ class Slab:
 
 
 def zeros(size_bytes: int) -> memoryview:
-    """Memory of the host that is all 0."""
+    """Return so many bytes of the host's memory, all of them 0."""
     return memoryview(bytearray(size_bytes))
 
 

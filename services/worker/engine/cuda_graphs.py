@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import torch
 
-from livescale.services.worker.engine.attention import Rows
 from livescale.services.worker.engine.layer import Layer
 from livescale.services.worker.engine.parameters import GPU_SLAB_ROWS
+from livescale.services.worker.engine.rows import Rows
 from livescale.shared.messages.parameters import ModelConfig
 
 Job = Callable[[], object]

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch.nn.functional import embedding
 
-from livescale.services.worker.engine.attention import Rows
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.norms import norm_of
 from livescale.services.worker.engine.parameters import Tensors, padded
 from livescale.services.worker.engine.patches import Patches
+from livescale.services.worker.engine.rows import Rows
 from livescale.services.worker.engine.tensor_parallel import Ranks, embed_part, shared
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.messages.parameters import Manifest, ModelConfig
@@ -46,7 +46,7 @@ def _types_of(chunk: ScheduledChunk, types: int) -> list[int]:
     return [0] * first + [1] * (chunk.stop - first)
 
 
-class Embeddings:
+class InputEmbeddings:
     """The block's `tensors`, as the rank of `manifest` has them; `config` is what this rank computes."""
 
     def __init__(

@@ -11,7 +11,6 @@ from itertools import pairwise
 import torch
 
 from livescale.services.worker.engine.adapters import Adapters
-from livescale.services.worker.engine.attention import Attention, Rows, TorchAttention
 from livescale.services.worker.engine.compiled_layer import CompiledAttention, CompiledLayer, LayerMemory, in_one_call
 from livescale.services.worker.engine.contract import (
     NO_GPU_FEATURES,
@@ -23,14 +22,15 @@ from livescale.services.worker.engine.contract import (
     slabs,
 )
 from livescale.services.worker.engine.cuda_graphs import CudaCapture, GraphedLayer, LayerGraphs
-from livescale.services.worker.engine.embeddings import Embeddings
+from livescale.services.worker.engine.embeddings import InputEmbeddings
 from livescale.services.worker.engine.head import Head
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.kv_store import KvStore
 from livescale.services.worker.engine.layer import Layer
-from livescale.services.worker.engine.paged_attention import choose_backend
+from livescale.services.worker.engine.paged_attention import choose_attention
 from livescale.services.worker.engine.parameters import TORCH_DTYPES, block_tensors, padded
 from livescale.services.worker.engine.rope import rope_tables
+from livescale.services.worker.engine.rows import Attention, Rows
 from livescale.services.worker.engine.tensor_parallel import Ranks, shared
 from livescale.services.worker.scheduling.batch import (
     NO_BYTES,
@@ -80,15 +80,15 @@ class TorchEngine:
         self._attention: Attention
         self._memory: LayerMemory | None = None
         if self._kernels is None:
-            backend = choose_backend(self.store, group, max_model_len, on_gpu.flashinfer and not config.encodes, kinds)
-            self._attention = TorchAttention(self.store, ropes, group, backend)
+            flashinfer = on_gpu.flashinfer and not config.encodes
+            self._attention = choose_attention(self.store, ropes, group, max_model_len, flashinfer, kinds)
         else:
             compiled = CompiledAttention(self._kernels, self.store, ropes, group, max_model_len, kinds)
             self._attention = compiled
             # Between two calls of a layer's parts ranks wait for each other, and latent attention has parts of its own.
             if ranks is None and config.latent is None:
                 self._memory = LayerMemory(config, self._kernels, compiled)
-        self._embeddings: Embeddings | None = None
+        self._embeddings: InputEmbeddings | None = None
         self._layers: dict[int, AnyLayer] = {}
         self._whole: dict[int, Layer] = {}  # the same, and what adapters add
         self._adapted: dict[int, Layer | CompiledLayer] = {}
@@ -111,7 +111,7 @@ class TorchEngine:
             raise ValueError(f"the model has blocks 0 to {len(self._manifest.blocks) - 1}, not {index}")
         tensors = block_tensors(self._manifest.blocks[index], buffer, self._manifest.dtype)
         if index == 0:
-            self._embeddings = Embeddings(self._manifest, self._config, tensors, self._kernels, self._ranks)
+            self._embeddings = InputEmbeddings(self._manifest, self._config, tensors, self._kernels, self._ranks)
         elif index <= self._config.num_hidden_layers:
             sinks = tensors.get(f"model.layers.{index - 1}.self_attn.sinks")
             if sinks is not None:

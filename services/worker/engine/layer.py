@@ -7,13 +7,13 @@ from functools import cached_property
 import torch
 
 from livescale.services.worker.engine.adapters import AdaptedLinear, Adapters
-from livescale.services.worker.engine.attention import Rows
 from livescale.services.worker.engine.experts import SharedExperts, WeighedGated, make_experts
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.latent import LatentOutput, LatentProjections
 from livescale.services.worker.engine.matrices import Activated, Gated, join_gated, make_linear
 from livescale.services.worker.engine.norms import Norm, norm_of
 from livescale.services.worker.engine.parameters import Linear, Tensors, unpacked
+from livescale.services.worker.engine.rows import Rows
 from livescale.services.worker.engine.tensor_parallel import Ranks, ResidualLinear, added, row_parallel
 from livescale.shared.messages.parameters import LayerKind, ModelConfig
 
@@ -209,7 +209,7 @@ class Parts:
         return NormedHeads(made, self._heads("q_norm"), self._heads("k_norm"), (q, kv, kv))
 
     def gathering(self, linear: MakeLinear) -> Linear:
-        """Make the matrix that follows attention."""
+        """Make the matrix that follows attention; a latent one first turns what was gathered into values."""
         made = linear("self_attn.o_proj")
         if self._config.latent is None:
             return made

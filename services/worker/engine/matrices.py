@@ -106,12 +106,12 @@ def unpacked_matrices(manifest: Manifest) -> list[Tensor]:
 
 
 def shapes_of(matrices: Sequence[Tensor]) -> list[str]:
-    """Their shapes, each once."""
+    """Return the shapes of these matrices, such as 64x128, each once and sorted."""
     return sorted({"x".join(map(str, matrix.shape)) for matrix in matrices})
 
 
 def bytes_of(matrices: Sequence[Tensor], dtype: DType) -> int:
-    """What copies of them take, without their padding."""
+    """Return the bytes that copies of these matrices take, without their padding."""
     return sum(prod(one.shape) * ITEM_BYTES["bfloat16" if one.packing else one.dtype or dtype] for one in matrices)
 
 

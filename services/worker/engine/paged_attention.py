@@ -16,9 +16,15 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from livescale.services.worker.engine.attention import AttentionBackend, AttentionCall, TorchBackend
+from livescale.services.worker.engine.attention import (
+    AttentionBackend,
+    AttentionCall,
+    TorchAttention,
+    TorchBackend,
+)
 from livescale.services.worker.engine.kv_store import KvStore
 from livescale.services.worker.engine.masked_attention import attends_plainly
+from livescale.services.worker.engine.rope import RopeTable
 from livescale.services.worker.scheduling.batch import PROMPT_CUT, ScheduledChunk
 from livescale.shared.messages.parameters import LayerKind
 
@@ -203,3 +209,15 @@ def choose_backend(
             "install flashinfer-jit-cache for this CUDA, or choose --kernels torch"
         ) from error
     return PagedBackend(store, one, several)
+
+
+def choose_attention(
+    store: KvStore,
+    ropes: Sequence[RopeTable],
+    group: int,
+    positions: int,
+    flashinfer: bool,
+    kinds: Sequence[LayerKind],
+) -> TorchAttention:
+    """Attention without compiled kernels, by the backend that `choose_backend` chooses."""
+    return TorchAttention(store, ropes, group, choose_backend(store, group, positions, flashinfer, kinds))

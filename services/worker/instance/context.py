@@ -99,11 +99,11 @@ class WorkerContext:
         return Channel(self.link, other, ticket, secret)
 
     def arrived(self, request: Submit) -> Submit:
-        """The request as it was received just now."""
+        """Return a request that came just now, with its times on this machine's clock; see `requests.arrived`."""
         return arrived(request, self.clock.wall())
 
     def leaving(self, request: Submit) -> Submit:
-        """The request as it is sent now."""
+        """Return a request as another machine is to get it, by its own clock; see `requests.leaving`."""
         return leaving(request, self.clock.wall())
 
     def start(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None] | None:

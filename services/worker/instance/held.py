@@ -40,13 +40,19 @@ class HeldInstance:
         self.limits = limits
         self.moved_requests = 0
         self.kept: dict[str, str] = {}
+        # Disaggregation: the request that was just admitted is to be decoded by this other worker.
+        self.on_decode_elsewhere: Callable[[str, str], None] = lambda request_id, decode: None
 
     async def admit(self, command: Admit, context: Context) -> Ack:
-        """Answer ADMIT: take a request. Raises Refusal 409 while its model is not served, and as `ServingLoop` does."""
+        """Answer ADMIT: take a request, which may be for another worker to decode. Raises Refusal 409 while its model
+        is not served, and as `ServingLoop` does."""
         request = arrived(command.request, self._world.clock.wall())
         if not self.lifecycle.accepts_requests(request.model):
             raise Refusal(409, f"this worker takes no requests for {request.model}: it is {self.lifecycle.state}")
         self.serving.admit(request)
+        if command.decode is not None:
+            self.on_decode_elsewhere(request.request_id, command.decode)
+        await asyncio.sleep(0)  # an idle engine begins its step before the answer is encoded and sent
         return Ack()
 
     async def tell_running(self, ask: AskRunning, context: Context) -> RunningRequests:

@@ -95,7 +95,7 @@ class RunLayer:
 
 
 @dataclass(frozen=True)
-class HandOver:
+class GiveTask:
     """Send the task to the source.
 
     It goes whole where no layer of it was run, else with its activation and KV, and the source runs the layers from
@@ -149,7 +149,7 @@ class StopAsking:
     reason: str
 
 
-QueueEffect = RunLayer | HandOver | FinishTask | Release | GiveBack
+QueueEffect = RunLayer | GiveTask | FinishTask | Release | GiveBack
 SourceEffect = AskTarget | StopAsking
 
 

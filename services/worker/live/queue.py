@@ -11,7 +11,7 @@ from livescale.services.worker.live.policy import (
     BatchBudget,
     FinishTask,
     GiveBack,
-    HandOver,
+    GiveTask,
     LiveTask,
     QueuedTask,
     QueueEffect,
@@ -222,7 +222,7 @@ class LiveQueue:
             del self._pulls[source]
             for entry in share:
                 self._take(entry)
-                yield HandOver(entry.task.id, source, entry.done, "it is the earliest that may leave")
+                yield GiveTask(entry.task.id, source, entry.done, "it is the earliest that may leave")
         if self.phase in (QueuePhase.PLAIN, QueuePhase.ABORTED):
             for source in tuple(self._pulls):
                 del self._pulls[source]

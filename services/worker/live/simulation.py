@@ -19,7 +19,7 @@ from livescale.services.worker.live.policy import (
     BatchBudget,
     FinishTask,
     GiveBack,
-    HandOver,
+    GiveTask,
     LiveTask,
     QueuedTask,
     QueueEffect,
@@ -226,7 +226,7 @@ class _Simulator:
             match effect:
                 case RunLayer(task_ids, layer):
                     self._target_run(task_ids, layer)
-                case HandOver(task_id, _, layers_done):
+                case GiveTask(task_id, _, layers_done):
                     taken.append(QueuedTask(self.tasks[task_id], layers_done))
                 case FinishTask(task_id):
                     self.ends[task_id] = self._now

@@ -19,7 +19,7 @@ from livescale.services.worker.live.policy import (
     BatchBudget,
     FinishTask,
     GiveBack,
-    HandOver,
+    GiveTask,
     LiveTask,
     QueueEffect,
     Release,
@@ -209,7 +209,7 @@ class LiveTarget:
             match effect:
                 case RunLayer():
                     run = effect
-                case HandOver():
+                case GiveTask():
                     leaving[effect.source].append(self._requests.pop(effect.task))
                 case Release():
                     self._answer(effect.source, Pulled(over=True))

@@ -48,7 +48,7 @@ class StageAdapters:
         self._having.clear()
 
     def end(self) -> None:
-        """Nothing waits for stages any more."""
+        """Have everything that waits for other stages stop waiting, as the pipeline is over."""
         self._led = None
         self._over.set()
 

@@ -12,9 +12,9 @@ from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.lifecycle import WorkerState
 from livescale.services.worker.instance.loading import Loading
-from livescale.services.worker.instance.metrics import PipelineCounts
 from livescale.services.worker.instance.serving import ServingLoop
 from livescale.services.worker.live.role import LiveRole
+from livescale.services.worker.pipeline.context import PipelineCounts
 from livescale.services.worker.pipeline.filling import Filling
 from livescale.services.worker.pipeline.kv_moves import KvMover
 from livescale.services.worker.pipeline.shares import Shares

@@ -9,11 +9,10 @@ from livescale.services.worker.engine.contract import UNAVAILABLE, AdapterUnavai
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.held import HeldInstance
 from livescale.services.worker.instance.loading import Loading
-from livescale.services.worker.instance.metrics import PipelineCounts
 from livescale.services.worker.live.role import LiveRole
 from livescale.services.worker.live.source import LiveSource
 from livescale.services.worker.pipeline.adapters import StageAdapters
-from livescale.services.worker.pipeline.context import StageContext
+from livescale.services.worker.pipeline.context import PipelineCounts, StageContext
 from livescale.services.worker.pipeline.leader import LedPipeline, PipelineLeader
 from livescale.services.worker.pipeline.stages import Stages, StagesFailed
 from livescale.services.worker.pipeline.wire import check_pipeline

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from livescale.load.scenario.file import CheckedScenario, read_scenario
 from livescale.load.scenario.play import PlayOptions, play
-from livescale.load.scenario.result import Answer, SimulationResult
+from livescale.load.scenario.result import AnsweredQuestion, SimulationResult
 from livescale.load.scenario.system import ScenarioSystem
 
 # A burst that wants a second worker, while the planner and a host stand still or die.
@@ -43,7 +43,7 @@ def read(tmp_path: Path, text: str = SMALL) -> CheckedScenario:
 
 def played(
     checked: CheckedScenario, seed: int = 0, *, wire: bool = False, options: PlayOptions | None = None
-) -> tuple[SimulationResult, list[Answer]]:
+) -> tuple[SimulationResult, list[AnsweredQuestion]]:
     return play(ScenarioSystem(checked, seed, wire=wire), options or PlayOptions())
 
 

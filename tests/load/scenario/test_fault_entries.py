@@ -5,7 +5,7 @@ import math
 import pytest
 
 from livescale.load.scenario.fault_entries import FaultEntry, draw_faults
-from livescale.load.simulate.faults import Fault
+from livescale.load.simulate.faults import ClusterFault
 
 ABLE = ["worker-0", "worker-1", "worker-2"]
 
@@ -14,8 +14,8 @@ def test_what_has_a_moment_happens_then_and_lasts_as_long_as_it_says() -> None:
     at_once = FaultEntry(what="kill", at=3.0, who="worker", seconds=math.inf)
     usual = FaultEntry(what="slow-disk", at=1.0, who="host")
     assert draw_faults([(at_once, ABLE), (usual, [])], 100, 0) == [
-        Fault(at=1.0, what="slow-disk", who="host", seconds=60.0, amount=10.0),
-        Fault(at=3.0, what="kill", who="worker", seconds=math.inf),
+        ClusterFault(at=1.0, what="slow-disk", who="host", seconds=60.0, amount=10.0),
+        ClusterFault(at=3.0, what="kill", who="worker", seconds=math.inf),
     ]
 
 
@@ -33,7 +33,7 @@ def test_messages_have_no_victim() -> None:
 
 
 def test_what_is_drawn_for_one_does_not_depend_on_another() -> None:
-    def drawn(first: float) -> list[Fault]:
+    def drawn(first: float) -> list[ClusterFault]:
         entries = [(FaultEntry(what="lose", every=first), list[str]()), (FaultEntry(what="delay", every=7.0), [])]
         return [fault for fault in draw_faults(entries, 100, 1) if fault.what == "delay"]
 

@@ -19,7 +19,7 @@ from livescale.load.scenario.result import (
     tell_counts,
     tell_failures,
 )
-from livescale.load.simulate.faults import Fault
+from livescale.load.simulate.faults import ClusterFault
 from livescale.shared.messages.scaling import Decision, Phase, ScaleRecord
 from tests.load.scenario.scenarios import SMALL, played, read
 
@@ -52,7 +52,9 @@ def test_counts_are_told_by_name() -> None:
 
 
 def test_a_fault_for_good_is_told_and_can_be_read_again() -> None:
-    figures = FaultFigures.of(Fault(at=1.0, what="kill", who="worker", seconds=math.inf), ["worker-0", "worker-1"])
+    figures = FaultFigures.of(
+        ClusterFault(at=1.0, what="kill", who="worker", seconds=math.inf), ["worker-0", "worker-1"]
+    )
     assert figures.row() == ["1.000 s", "kill", "worker-0, worker-1", "good", ""]
     assert msgspec.json.decode(msgspec.json.encode(figures), type=FaultFigures) == figures
 

@@ -8,7 +8,7 @@ import pytest
 from livescale.load.records import find_fault
 from livescale.load.simulate.client import replay
 from livescale.load.simulate.cluster import VirtualCluster, virtual_cluster
-from livescale.load.simulate.faults import Fault, FaultInjector
+from livescale.load.simulate.faults import ClusterFault, ClusterFaultInjector
 from livescale.load.simulate.start import quiet, register
 from livescale.shared.simulation import virtual_time
 from tests.load.simulate.clusters import PATH, asks, decode_leases, model, registered, settings, until_serving
@@ -16,12 +16,12 @@ from tests.load.simulate.clusters import PATH, asks, decode_leases, model, regis
 SECONDS = 12.0
 
 
-def leases(*faults: Fault) -> dict[str, list[tuple[str, int]]]:
+def leases(*faults: ClusterFault) -> dict[str, list[tuple[str, int]]]:
     """The changes of each process's lease, with the second, under these faults."""
 
     async def main() -> dict[str, list[tuple[str, int]]]:
         async with virtual_cluster(settings(2)) as made:
-            injector = FaultInjector(made)
+            injector = ClusterFaultInjector(made)
             await asyncio.sleep(1.0)
             injector.start(faults)
             await asyncio.sleep(SECONDS)
@@ -40,8 +40,8 @@ def states(changes: list[tuple[str, int]]) -> list[str]:
 
 def test_a_process_that_is_killed_is_started_again_unless_it_is_for_good() -> None:
     told = leases(
-        Fault(at=0.0, what="kill", who="worker-1", seconds=5.0),
-        Fault(at=0.0, what="kill", who="host-1", seconds=math.inf),
+        ClusterFault(at=0.0, what="kill", who="worker-1", seconds=5.0),
+        ClusterFault(at=0.0, what="kill", who="host-1", seconds=math.inf),
     )
     assert states(told["worker-1"]) == ["alive", "suspect", "dead", "alive"]
     assert told["worker-1"][-1][1] == 6
@@ -51,33 +51,33 @@ def test_a_process_that_is_killed_is_started_again_unless_it_is_for_good() -> No
 
 @pytest.mark.parametrize("what", ["freeze", "part"])
 def test_a_process_that_is_away_for_long_dies_and_comes_back(what: str) -> None:
-    told = leases(Fault(at=0.0, what=what, who="worker-1", seconds=5.0))  # type: ignore[arg-type]
+    told = leases(ClusterFault(at=0.0, what=what, who="worker-1", seconds=5.0))  # type: ignore[arg-type]
     assert states(told["worker-1"]) == ["alive", "suspect", "dead", "alive"]
 
 
 @pytest.mark.parametrize("what", ["freeze", "part"])
 def test_faults_that_overlap_last_until_the_last_is_over(what: str) -> None:
-    long = Fault(at=0.0, what=what, who="worker-1", seconds=5.0)  # type: ignore[arg-type]
-    short = Fault(at=0.5, what=what, who="worker-1", seconds=0.2)  # type: ignore[arg-type]
+    long = ClusterFault(at=0.0, what=what, who="worker-1", seconds=5.0)  # type: ignore[arg-type]
+    short = ClusterFault(at=0.5, what=what, who="worker-1", seconds=0.2)  # type: ignore[arg-type]
     assert states(leases(long, short)["worker-1"]) == ["alive", "suspect", "dead", "alive"]
 
 
 def test_one_that_is_away_for_a_moment_does_not_die() -> None:
-    told = leases(Fault(at=0.0, what="freeze", who="worker-1", seconds=1.0))
+    told = leases(ClusterFault(at=0.0, what="freeze", who="worker-1", seconds=1.0))
     assert states(told["worker-1"]) == ["alive"]
 
 
 def test_all_of_a_machine_die_together() -> None:
-    told = leases(Fault(at=0.0, what="kill", who="h1", seconds=math.inf))
+    told = leases(ClusterFault(at=0.0, what="kill", who="h1", seconds=math.inf))
     assert {id for id, changes in told.items() if "dead" in states(changes)} == {"worker-1", "host-1"}
 
 
-def loaded_at(*faults: Fault) -> float:
+def loaded_at(*faults: ClusterFault) -> float:
     """When the first instance serves, where faults begin before any model is registered."""
 
     async def main() -> float:
         async with virtual_cluster(settings(2)) as made:
-            injector = FaultInjector(made)
+            injector = ClusterFaultInjector(made)
             await asyncio.sleep(1.0)
             injector.start(faults)
             await asyncio.sleep(0.1)
@@ -92,7 +92,9 @@ def loaded_at(*faults: Fault) -> float:
 
 def test_a_slow_disk_is_slow_for_as_long_as_it_should_be() -> None:
     usual, for_good, for_a_while = (
-        loaded_at(*(Fault(at=0.0, what="slow-disk", who="host", seconds=seconds, amount=10.0) for seconds in told))
+        loaded_at(
+            *(ClusterFault(at=0.0, what="slow-disk", who="host", seconds=seconds, amount=10.0) for seconds in told)
+        )
         for told in ((), (math.inf,), (0.05,))
     )
     assert for_good > usual + 5.0
@@ -101,8 +103,8 @@ def test_a_slow_disk_is_slow_for_as_long_as_it_should_be() -> None:
 
 def test_nothing_is_loaded_over_a_link_that_is_cut_until_it_is_mended() -> None:
     usual = loaded_at()
-    long = Fault(at=0.0, what="cut-link", who="host", other="worker", seconds=8.0)
-    short = Fault(at=0.1, what="cut-link", who="worker-0", other="host-0", seconds=0.2)
+    long = ClusterFault(at=0.0, what="cut-link", who="host", other="worker", seconds=8.0)
+    short = ClusterFault(at=0.1, what="cut-link", who="worker-0", other="host-0", seconds=0.2)
     assert loaded_at(long) > max(usual, 9.0)
     assert loaded_at(long, short) > max(usual, 9.0)
 
@@ -110,10 +112,10 @@ def test_nothing_is_loaded_over_a_link_that_is_cut_until_it_is_mended() -> None:
 def test_parameters_that_come_damaged_are_never_served_and_come_again_once_it_is_over() -> None:
     async def main() -> tuple[int, float]:
         async with virtual_cluster(settings(2)) as made:
-            injector = FaultInjector(made)
+            injector = ClusterFaultInjector(made)
             await asyncio.sleep(1.0)
             begun = made.now
-            injector.start([Fault(at=0.0, what="damage", who="host", seconds=6.0, amount=1.0)])
+            injector.start([ClusterFault(at=0.0, what="damage", who="host", seconds=6.0, amount=1.0)])
             await register(made, model("m", PATH, min_instances=1, max_instances=1))
             await until_serving(made, 1)
             await injector.close()
@@ -130,9 +132,9 @@ def test_parameters_that_come_damaged_are_never_served_and_come_again_once_it_is
 def test_messages_are_disturbed_for_a_while(what: str) -> None:
     async def main() -> list[int]:
         async with virtual_cluster(settings(1)) as made:
-            injector = FaultInjector(made)
+            injector = ClusterFaultInjector(made)
             usual = made.broker.delays
-            injector.start([Fault(at=0.5, what=what, seconds=1.0, amount=0.5)])  # type: ignore[arg-type]
+            injector.start([ClusterFault(at=0.5, what=what, seconds=1.0, amount=0.5)])  # type: ignore[arg-type]
             await asyncio.sleep(1.0)
             found = [made.broker.delays("any") for _ in range(100)]
             await asyncio.sleep(1.0)
@@ -148,7 +150,7 @@ def test_messages_are_disturbed_for_a_while(what: str) -> None:
 def test_a_process_that_crashes_is_noted_and_started_again() -> None:
     async def main() -> VirtualCluster:
         async with virtual_cluster(settings(1)) as made:
-            injector = FaultInjector(made)
+            injector = ClusterFaultInjector(made)
             await asyncio.sleep(1.0)
             made.processes["monitor-0"].actor._policy = None  # type: ignore[attr-defined]
             await registered(made)
@@ -165,12 +167,15 @@ def test_a_process_that_crashes_is_noted_and_started_again() -> None:
 def test_requests_end_as_they_should_while_everything_else_dies() -> None:
     asked = asks(40, rate=8.0, prompt=300, tokens=12)
     services = ("router", "planner", "monitor", "registry", "worker-0", "host-1")
-    faults = [Fault(at=number * 1.0, what="kill", who=who) for number, who in enumerate(services)]
-    faults += [Fault(at=0.5, what="delay", seconds=5.0, amount=0.1), Fault(at=2.5, what="freeze", who="worker-1")]
+    faults = [ClusterFault(at=number * 1.0, what="kill", who=who) for number, who in enumerate(services)]
+    faults += [
+        ClusterFault(at=0.5, what="delay", seconds=5.0, amount=0.1),
+        ClusterFault(at=2.5, what="freeze", who="worker-1"),
+    ]
 
     async def main() -> list[str | None]:
         async with virtual_cluster(settings(3)) as made:
-            injector = FaultInjector(made)
+            injector = ClusterFaultInjector(made)
             await registered(made, min_instances=2)
             injector.start(faults)
             records = await replay(made.gateway, "m", asked)
@@ -184,14 +189,16 @@ def test_requests_end_as_they_should_while_everything_else_dies() -> None:
 
 
 def test_a_fault_that_can_befall_nobody_is_refused_and_told_whom_it_could() -> None:
-    async def refusal(fault: Fault) -> str:
+    async def refusal(fault: ClusterFault) -> str:
         async with virtual_cluster(settings(1)) as made:
             with pytest.raises(ValueError, match="cannot befall") as error:
-                FaultInjector(made).apply(fault)
+                ClusterFaultInjector(made).apply(fault)
             return str(error.value)
 
     with quiet():
-        assert virtual_time.run(refusal(Fault(at=0, what="kill", who="worker-9"))).endswith("host-0, worker-0")
-        told = virtual_time.run(refusal(Fault(at=0, what="slow-disk", who="worker-0")))
+        assert virtual_time.run(refusal(ClusterFault(at=0, what="kill", who="worker-9"))).endswith("host-0, worker-0")
+        told = virtual_time.run(refusal(ClusterFault(at=0, what="slow-disk", who="worker-0")))
         assert told == "slow-disk cannot befall 'worker-0'; name one of host-0"
-        assert "gateway-0" not in virtual_time.run(refusal(Fault(at=0, what="kill", who="gateway-0"))).split(";")[1]
+        assert (
+            "gateway-0" not in virtual_time.run(refusal(ClusterFault(at=0, what="kill", who="gateway-0"))).split(";")[1]
+        )

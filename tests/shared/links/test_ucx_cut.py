@@ -13,7 +13,7 @@ from livescale.load.machines import CARD, CannotEmulate, Network, network
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 ENDS = ("send", "receive")
-MOVING_SECONDS, CUT_SECONDS = 1.0, 4.0
+MOVING_SECONDS, CUT_SECONDS = 1.0, 4.0  # of real time, as the processes and their network are real
 ROOT = Path(__file__).parents[3]
 
 

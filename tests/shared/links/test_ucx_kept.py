@@ -223,7 +223,7 @@ async def test_a_connect_over_a_kept_endpoint_may_be_cancelled(far: Far) -> None
     await until(lambda: kept(link) == 1)
     far.signal(signal.SIGSTOP)
     connecting = asyncio.create_task(link.connect(address, timeout=30, channel=2))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # of real time, until it waits for the other end, a process that is stopped
     connecting.cancel()
     await asyncio.wait((connecting,), timeout=60)
     assert connecting.cancelled()

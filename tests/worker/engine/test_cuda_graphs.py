@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from livescale.services.worker.engine import engine as engine_module
-from livescale.services.worker.engine import parameters
+from livescale.services.worker.engine import paged_attention, parameters
 from livescale.services.worker.engine.contract import NO_GPU_FEATURES, GpuFeatures
 from livescale.services.worker.engine.cuda_graphs import CudaCapture, Job
 from livescale.services.worker.engine.engine import TorchEngine
@@ -66,7 +66,7 @@ def served_by(engine: TorchEngine) -> Served:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_tokens_are_right(name: str, pages: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if pages:
-        monkeypatch.setattr(engine_module, "choose_backend", paged)
+        monkeypatch.setattr(paged_attention, "choose_backend", paged)
     served = served_by(engine_of(name, GpuFeatures(graphs=True)))
     for key, prompt in PROMPTS.items():
         tokens = served.tokens[key]

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from livescale.services.worker.live.policy import (
     FinishTask,
     GiveBack,
-    HandOver,
+    GiveTask,
     LiveTask,
     QueueEffect,
     Release,
@@ -30,8 +30,8 @@ def shown(effects: Iterable[QueueEffect]) -> list[tuple[object, ...]]:
     for effect in effects:
         assert effect.reason
         match effect:
-            case HandOver(task, source, done):
-                shown.append((HandOver, task, source, done))
+            case GiveTask(task, source, done):
+                shown.append((GiveTask, task, source, done))
             case Release(source):
                 shown.append((Release, source))
             case FinishTask(task):

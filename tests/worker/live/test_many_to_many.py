@@ -14,7 +14,7 @@ from livescale.services.worker.live.policy import (
     BatchBudget,
     FinishTask,
     GiveBack,
-    HandOver,
+    GiveTask,
     LiveTask,
     QueueEffect,
     Release,
@@ -103,7 +103,7 @@ class Fleet:
                         assert layer == self.layers_run[task], "each layer once, in order"
                         self.layers_run[task] += 1
                     self.running.add(target)
-                case HandOver(task, source, done):
+                case GiveTask(task, source, done):
                     assert done == self.layers_run[task]
                     self.held[source].append((self.tasks[task], done))
                     more = len(self.queues[target]) > 0

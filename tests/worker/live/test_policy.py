@@ -7,7 +7,7 @@ from livescale.services.worker.live.policy import (
     AskTarget,
     BatchBudget,
     FinishTask,
-    HandOver,
+    GiveTask,
     LiveTask,
     Planned,
     RunLayer,
@@ -59,21 +59,21 @@ def test_a_pull_takes_as_many_as_its_source_can_run_together_each_with_its_layer
     queue = queue_of("abcd", budget=BatchBudget(9, 2))
     run_next(queue)
     assert shown(queue.pull("s", BatchBudget(3, 9))) == [
-        (HandOver, "a", "s", 1),
-        (HandOver, "b", "s", 1),
-        (HandOver, "c", "s", 0),
+        (GiveTask, "a", "s", 1),
+        (GiveTask, "b", "s", 1),
+        (GiveTask, "c", "s", 0),
     ]
-    assert shown(queue.pull("s", BatchBudget(3, 0))) == [(HandOver, "d", "s", 0)]
+    assert shown(queue.pull("s", BatchBudget(3, 0))) == [(GiveTask, "d", "s", 0)]
 
 
 def test_pulls_wait_for_tasks_that_run_together_and_the_next_one_gets_those_after_them() -> None:
     queue = queue_of("abcd", budget=BatchBudget(9, 2))
     queue.next()
     assert queue.pull("s", BatchBudget(9, 9)) == ()
-    assert shown(queue.pull("t", BatchBudget(1, 9))) == [(HandOver, "c", "t", 0)]
+    assert shown(queue.pull("t", BatchBudget(1, 9))) == [(GiveTask, "c", "t", 0)]
     assert queue.remove("b") == ()
     queue.check_invariants()
-    assert shown(queue.layer_done()) == [(HandOver, "a", "s", 1), (HandOver, "d", "s", 0)]
+    assert shown(queue.layer_done()) == [(GiveTask, "a", "s", 1), (GiveTask, "d", "s", 0)]
 
 
 def test_tasks_that_run_together_are_parked_for_one_that_goes_first_and_finish_together() -> None:

@@ -7,7 +7,7 @@ from livescale.services.worker.live.policy import (
     OFF,
     FinishTask,
     GiveBack,
-    HandOver,
+    GiveTask,
     LiveTask,
     Planned,
     Release,
@@ -56,8 +56,8 @@ def test_an_arriving_block_brings_back_the_earliest_parked_task() -> None:
 def test_a_pull_takes_the_earliest_task_with_the_layers_done() -> None:
     queue = queue_of("abc")
     run_next(queue)
-    assert shown(queue.pull("s")) == [(HandOver, "a", "s", 1)]
-    assert shown(queue.pull("s")) == [(HandOver, "b", "s", 0)]
+    assert shown(queue.pull("s")) == [(GiveTask, "a", "s", 1)]
+    assert shown(queue.pull("s")) == [(GiveTask, "b", "s", 0)]
     assert len(queue) == 1
     assert "c" in queue
 
@@ -67,21 +67,21 @@ def test_a_pull_waits_for_the_layer_that_is_being_run_of_the_earliest_task() -> 
     queue.next()
     assert queue.pull("s") == ()
     queue.check_invariants()
-    assert shown(queue.layer_done()) == [(HandOver, "a", "s", 1)]
+    assert shown(queue.layer_done()) == [(GiveTask, "a", "s", 1)]
 
 
 def test_the_second_source_that_asks_gets_the_second_task_at_once() -> None:
     queue = queue_of("ab")
     queue.next()
     assert queue.pull("s") == ()
-    assert shown(queue.pull("t")) == [(HandOver, "b", "t", 0)]
+    assert shown(queue.pull("t")) == [(GiveTask, "b", "t", 0)]
 
 
 def test_a_pull_of_an_empty_queue_gets_the_next_task_unless_it_is_withdrawn() -> None:
     queue = queue_of("")
     assert queue.pull("s") == queue.pull("t") == queue.pull("t") == ()
     queue.withdraw("s")
-    assert shown(queue.append(LiveTask("a", 0.0))) == [(HandOver, "a", "t", 0)]
+    assert shown(queue.append(LiveTask("a", 0.0))) == [(GiveTask, "a", "t", 0)]
     assert queue.append(LiveTask("b", 0.0)) == ()
 
 
@@ -103,7 +103,7 @@ def test_with_the_last_block_the_first_task_is_finished_here_and_others_still_le
         assert run_next(queue)[0] == (RunLayer, "a", layer)
     queue.block_ready(3)
     assert queue.phase is QueuePhase.DRAINING
-    assert shown(queue.pull("s")) == [(HandOver, "b", "s", 0)]
+    assert shown(queue.pull("s")) == [(GiveTask, "b", "s", 0)]
     assert run_next(queue) == [(RunLayer, "a", 3), (FinishTask, "a")]
 
 
@@ -128,7 +128,7 @@ def test_a_removed_task_is_neither_run_on_nor_handed_over() -> None:
     queue = queue_of("abc")
     queue.next()
     queue.pull("s")
-    assert shown(queue.remove("a")) == [(HandOver, "b", "s", 0)]
+    assert shown(queue.remove("a")) == [(GiveTask, "b", "s", 0)]
     assert queue.layer_done() == ()
     assert queue.remove("a") == ()
     assert run_next(queue)[0] == (RunLayer, "c", 0)
@@ -150,20 +150,20 @@ def test_an_abort_gives_everything_back_and_releases_who_waits() -> None:
 def test_best_effort_runs_what_is_loaded_at_most_half_and_never_comes_back() -> None:
     queue = queue_of("abc", rule=BEST_EFFORT)
     assert queue.pull("s") == ()
-    assert run_next(queue) == [(RunLayer, "a", 0), (HandOver, "a", "s", 1)]
+    assert run_next(queue) == [(RunLayer, "a", 0), (GiveTask, "a", "s", 1)]
     assert run_next(queue) == [(RunLayer, "b", 0)]
     for layer in (1, 2):
         queue.block_ready(layer)
     assert run_next(queue) == [(RunLayer, "c", 0)]
     assert run_next(queue) == [(RunLayer, "c", 1)]
     assert run_next(queue) == []
-    assert shown(queue.pull("s")) == [(HandOver, "b", "s", 1)]
+    assert shown(queue.pull("s")) == [(GiveTask, "b", "s", 1)]
 
 
 def test_off_runs_nothing_before_the_last_block_and_lets_sources_have_everything() -> None:
     queue = queue_of("abc", loaded=3, rule=OFF)
     assert run_next(queue) == []
-    assert shown(queue.pull("s")) == [(HandOver, "a", "s", 0)]
+    assert shown(queue.pull("s")) == [(GiveTask, "a", "s", 0)]
     queue.block_ready(3)
     assert run_next(queue) == [(RunLayer, "b", 0)]
 
@@ -171,10 +171,10 @@ def test_off_runs_nothing_before_the_last_block_and_lets_sources_have_everything
 def test_a_planned_task_leaves_with_exactly_its_layers_and_one_that_came_later_at_any_time() -> None:
     queue = queue_of("abc", loaded=2, rule=Planned({"a": 1, "b": 0}))
     queue.next()
-    assert shown(queue.pull("s")) == [(HandOver, "b", "s", 0)]
+    assert shown(queue.pull("s")) == [(GiveTask, "b", "s", 0)]
     assert shown(queue.layer_done()) == []
     assert run_next(queue) == [(RunLayer, "c", 0)]
-    assert [shown(queue.pull("s"))[0] for _ in range(2)] == [(HandOver, "a", "s", 1), (HandOver, "c", "s", 1)]
+    assert [shown(queue.pull("s"))[0] for _ in range(2)] == [(GiveTask, "a", "s", 1), (GiveTask, "c", "s", 1)]
 
 
 def test_the_work_that_is_left_counts_weights_and_not_what_is_being_run() -> None:
@@ -204,6 +204,6 @@ def test_a_plan_that_comes_later_holds_for_who_is_here_and_answers_pulls_that_ma
     run_next(queue)
     assert [task.id for task in queue.unbegun] == ["b"]
     assert shown(queue.pull("s")) == []
-    assert shown(queue.go_by(Planned({"a": 1, "b": 0}))) == [(HandOver, "a", "s", 1)]
+    assert shown(queue.go_by(Planned({"a": 1, "b": 0}))) == [(GiveTask, "a", "s", 1)]
     queue.check_invariants()
     assert run_next(queue) == []

@@ -14,7 +14,7 @@ from livescale.load.simulate.seeds.evidence import (
     undisturbed,
     was_struck,
 )
-from livescale.load.simulate.seeds.history import Answer, History, SeedFault, SeedFaultKind
+from livescale.load.simulate.seeds.history import AskOutcome, History, SeedFault, SeedFaultKind
 from livescale.load.simulate.seeds.system import random_system
 from livescale.shared.bus.codec import encode
 from livescale.shared.messages.membership import LeaseChanged
@@ -43,7 +43,7 @@ def test_the_tokens_of_a_request_depend_on_it_and_on_the_model_alone() -> None:
 
 
 def test_answers_are_told_with_their_asks() -> None:
-    history = History(answers=[Answer(1, "complete"), Answer(0, "left")])
+    history = History(answers=[AskOutcome(1, "complete"), AskOutcome(0, "left")])
     assert [(ask is SYSTEM.asks[answer.number], answer.end) for ask, answer in answered(SYSTEM, history)] == [
         (True, "complete"),
         (True, "left"),

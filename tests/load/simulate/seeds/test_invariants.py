@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from livescale.load.records import RequestRecord
 from livescale.load.simulate.event_log import LoggedEvent
 from livescale.load.simulate.seeds.evidence import undisturbed
-from livescale.load.simulate.seeds.history import Answer, Delivered, History, LaidOut, Ran, SeedFault
+from livescale.load.simulate.seeds.history import AskOutcome, Delivered, History, LaidOut, Ran, SeedFault
 from livescale.load.simulate.seeds.invariants import RULES, check
 from livescale.load.simulate.seeds.system import SeedSystem, random_system
 from livescale.shared.bus.codec import encode
@@ -93,7 +93,7 @@ def good() -> History:
         versions=dict.fromkeys(names, VERSION),
         sizes=dict.fromkeys(names, 1_000),
         copied_at=dict.fromkeys(names, 10.0),
-        answers=[Answer(0, "complete", record(RIGHT))],
+        answers=[AskOutcome(0, "complete", record(RIGHT))],
         engines=[LaidOut("worker-0", block, True) for block in (0, 1)] + [Ran("worker-0", 0, 2, 3.0)],
         delivered=[Delivered(float(second), "worker-0", "worker-1", int(RATE)) for second in range(1, 30)],
         events=[
@@ -107,19 +107,19 @@ def good() -> History:
 
 Spoil = Callable[[History], object]
 WRONG: list[tuple[str, Spoil]] = [
-    ("tokens", lambda one: one.answers.__setitem__(0, Answer(0, "complete", record([RIGHT[0] + 1, *RIGHT[1:]])))),
-    ("tokens", lambda one: one.answers.__setitem__(0, Answer(0, "complete", record(RIGHT[:-1])))),
-    ("tokens", lambda one: one.answers.__setitem__(0, Answer(0, "complete", record([*RIGHT[:-1], RIGHT[-1] + 1])))),
+    ("tokens", lambda one: one.answers.__setitem__(0, AskOutcome(0, "complete", record([RIGHT[0] + 1, *RIGHT[1:]])))),
+    ("tokens", lambda one: one.answers.__setitem__(0, AskOutcome(0, "complete", record(RIGHT[:-1])))),
+    ("tokens", lambda one: one.answers.__setitem__(0, AskOutcome(0, "complete", record([*RIGHT[:-1], RIGHT[-1] + 1])))),
     ("ends once", lambda one: one.answers.append(one.answers[0])),
     ("ends once", lambda one: one.events.append(frame(row(ASK.ask.max_tokens - 1), "worker-1"))),
     ("counts right", lambda one: setattr(one, "counted_for", 1.6)),
     ("counts once", lambda one: setattr(one, "twice_for", 1.6)),
     ("waits for the living", lambda one: one.awaited.update({("worker-0", "worker-1"): 1.1})),
-    ("ends once", lambda one: one.answers.__setitem__(0, Answer(0, "complete", record(RIGHT, 5.0, "stop")))),
-    ("ends once", lambda one: one.answers.__setitem__(0, Answer(0, "broken"))),
-    ("ends once", lambda one: one.answers.__setitem__(0, Answer(0, "left"))),
-    ("ends once", lambda one: one.answers.__setitem__(0, Answer(0, "late"))),
-    ("ends once", lambda one: one.answers.__setitem__(0, Answer(0, "refused", reason="503 why"))),
+    ("ends once", lambda one: one.answers.__setitem__(0, AskOutcome(0, "complete", record(RIGHT, 5.0, "stop")))),
+    ("ends once", lambda one: one.answers.__setitem__(0, AskOutcome(0, "broken"))),
+    ("ends once", lambda one: one.answers.__setitem__(0, AskOutcome(0, "left"))),
+    ("ends once", lambda one: one.answers.__setitem__(0, AskOutcome(0, "late"))),
+    ("ends once", lambda one: one.answers.__setitem__(0, AskOutcome(0, "refused", reason="503 why"))),
     ("ends once", lambda one: one.events.append(frame(row(ASK.ask.max_tokens)))),
     ("ends once", lambda one: one.events.append(frame(row(0, "error")))),
     ("blocks first", lambda one: one.engines.append(Ran("worker-0", 2, 3, 4.0))),
@@ -144,7 +144,7 @@ WRONG: list[tuple[str, Spoil]] = [
     ("loads for itself", lambda one: one.strays.append("worker-0 loads for p")),
     ("gives for good", lambda one: one.events.extend(taken_back(1))),
     ("rests", lambda one: setattr(one, "rested_at", None)),
-    ("physics", lambda one: one.answers.__setitem__(0, Answer(0, "complete", record(RIGHT, 0.001)))),
+    ("physics", lambda one: one.answers.__setitem__(0, AskOutcome(0, "complete", record(RIGHT, 0.001)))),
 ]
 
 
@@ -204,7 +204,7 @@ def test_only_a_worker_that_may_have_died_refuses_to_drain(fault: SeedFault, is_
 
 def test_a_gateway_that_dies_breaks_its_connections() -> None:
     history = good()
-    history.answers[0] = Answer(0, "broken")
+    history.answers[0] = AskOutcome(0, "broken")
     assert check(with_faults(SeedFault(4.0, "kill", "gateway-0", 1.0)), history) == []
 
 

@@ -5,7 +5,7 @@ import pytest
 from livescale.services.router.forecast import EngineSpeed, Slos
 from livescale.services.router.instances import InstanceView
 from livescale.services.router.requests import Waiting
-from livescale.services.router.routing import choose_way
+from livescale.services.router.routing import choose_split
 from livescale.shared.messages.requests import Submit
 from tests.router.examples import NOW, load, report, request
 
@@ -22,7 +22,7 @@ def way(one: Submit, here: int, there: int, tbt: float, speed: EngineSpeed | Non
         prefill.admit(Waiting(request(f"h{number}"), number, NOW), NOW)
     prefill.admit(Waiting(request("elsewhere"), 99, NOW), NOW, "e")
     decode.update(report("d", load(slots=99, running=there), role="decode"), NOW)
-    found = choose_way(one, prefill, decode, speed, Slos(1.0, tbt))
+    found = choose_split(one, prefill, decode, speed, Slos(1.0, tbt))
     return found.split, found.reason
 
 
