@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol, cast
 
 from livescale.services.worker.engine.send_pauses import SendPauses
@@ -79,32 +80,37 @@ def zeros(size_bytes: int) -> memoryview:
     return memoryview(bytearray(size_bytes))
 
 
-def slabs(
-    partials: Sequence[LayerwiseRun], row_bytes: int, new_memory: Callable[[int], View] = zeros
-) -> Iterator[Slab]:
-    """Group all rows of `partials` into slabs, each with no more rows than a batch may have.
-
-    Rows of a request stay in order. Activations of requests that begin get `new_memory`. Raises ValueError for requests
-    that stand at different layers.
-    """
+def begin_layer(partials: Sequence[LayerwiseRun], row_bytes: int, new_memory: Callable[[int], View] = zeros) -> None:
+    """Make room in `new_memory` for the activations of requests that begin. Raises ValueError for requests that stand
+    at different layers."""
     if len({partial.done for partial in partials}) > 1:
         raise ValueError(f"layers {[partial.done for partial in partials]} are next: only one can be run")
-    chosen: list[tuple[ScheduledChunk, memoryview]] = []
-    rows = 0
     for partial in partials:
         if not partial.activation:
             partial.begin(row_bytes, new_memory)
-        for chunk, activation in partial.parts():
+
+
+def slab_chunks(partials: Iterable[LayerwiseRun]) -> Iterator[list[ScheduledChunk]]:
+    """Group all rows of `partials` into slabs, each with no more rows than a batch may have. Rows of a request stay in
+    order."""
+    chosen: list[ScheduledChunk] = []
+    rows = 0
+    for partial in partials:
+        for chunk in partial.chunks:
             if rows + len(chunk.tokens) > MAX_BATCH_ROWS:
-                yield _slab(chosen)
+                yield chosen
                 chosen, rows = [], 0
-            chosen.append((chunk, activation))
+            chosen.append(chunk)
             rows += len(chunk.tokens)
-    yield _slab(chosen)
+    yield chosen
 
 
-def _slab(chosen: Sequence[tuple[ScheduledChunk, memoryview]]) -> Slab:
-    return Slab([chunk for chunk, _ in chosen], [activation for _, activation in chosen])
+def slabs(partials: Sequence[LayerwiseRun], row_bytes: int) -> Iterator[Slab]:
+    """The slabs of `partials` with their activations. Raises ValueError as `begin_layer`."""
+    begin_layer(partials, row_bytes)
+    activations = (activation for partial in partials for _, activation in partial.parts())
+    for chunks in slab_chunks(partials):
+        yield Slab(chunks, list(islice(activations, len(chunks))))
 
 
 # A layer of fewer rows than this takes nearly as long. Its fixed cost is that of 10 to 20 rows on a CPU core, and of

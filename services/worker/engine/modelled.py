@@ -19,6 +19,7 @@ from livescale.services.worker.engine.contract import (
     LayerwiseRun,
     StageResult,
     rows_of,
+    slab_chunks,
     zeros,
 )
 from livescale.services.worker.engine.modelled_engine import ModelledEngine
@@ -182,9 +183,10 @@ class ModelledRunner:
     async def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
         model, layer = self._loaded(), partials[0].done
         seconds = 0.0
-        for slab in model.run_layer(partials):
-            seconds += layer_seconds(self._latency, slab.chunks, model.layers)
-            seconds += 0.0 if layer else embedding_seconds(self._latency, slab.chunks)
+        model.run_layer(partials)
+        for chunks in slab_chunks(partials):
+            seconds += layer_seconds(self._latency, chunks, model.layers)
+            seconds += 0.0 if layer else embedding_seconds(self._latency, chunks)
         took = await self._take(seconds)
         self.rates.observe_layer(rows_of(partials), model.layers, took)
 

@@ -9,7 +9,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from livescale.services.worker.engine.contract import BlockMissing, LayerwiseRun, Slab, StageResult, slabs, zeros
+from livescale.services.worker.engine.contract import BlockMissing, LayerwiseRun, StageResult, begin_layer, zeros
 from livescale.services.worker.engine.modelled_kv import ModelledKv
 from livescale.services.worker.engine.modelled_states import StateMemory, read_states, write_states
 from livescale.services.worker.engine.modelled_steps import (
@@ -114,17 +114,16 @@ class ModelledEngine:
             return StageResult(data)
         return StageResult(NO_BYTES, self._choose(ends))
 
-    def run_layer(self, partials: Sequence[LayerwiseRun]) -> list[Slab]:
-        """Returns the rows that run together. The embedding runs with the first layer."""
+    def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
+        """The embedding runs with the first layer. Raises ValueError for requests that stand at different layers."""
         layer = partials[0].done
         self._need((layer + 1,) if layer else (0, 1))
         row_bytes = activation_bytes(self._manifest, 1) if self._leads else STATE_BYTES  # of others nothing is read
-        run = list(slabs(partials, row_bytes, self._new_memory))
+        begin_layer(partials, row_bytes, self._new_memory)
         for partial in partials:
             if not (layer and self._leads and self._pass_on(partial)):
                 self._run_chunks(partial)
             partial.done += 1
-        return run
 
     def _pass_on(self, partial: LayerwiseRun) -> bool:
         """Run the next layer of all rows at once, where they are as the layer before has left them here: then they stay

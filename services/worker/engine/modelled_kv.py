@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from livescale.services.worker.engine.modelled_steps import STATE_BYTES, follows
+from livescale.services.worker.engine.modelled_steps import STATE_BYTES, cuts, follows
 
 
 @dataclass(eq=False, slots=True)
@@ -99,6 +99,8 @@ class ModelledKv:
         if layers == self._every and self._lengthen(slots, states):
             return
         self._clear(slots, layers)
+        if self._widen(slots, states, layers):
+            return
         for extent in self._extents.get((start - 1) // self._block_tokens, ()):
             if extent.stop == start and extent.layers == layers and follows(extent.at(start - 1), states[0]):
                 extent.states.extend(states)
@@ -108,6 +110,16 @@ class ModelledKv:
             extent = KvExtent(start, slots.stop, layers, states[:], start)
         self._register(extent, slots)
         self._join(extent)
+
+    def _widen(self, slots: range, states: "array[int]", layers: int) -> bool:
+        """Note that `layers` have the same states as others, as where a prompt runs layer by layer. Returns whether
+        others had them in the same slots."""
+        for extent in self._extents.get(slots.start // self._block_tokens, ()):
+            spans = extent.start == slots.start and extent.stop == slots.stop
+            if spans and extent.part(slots.start, slots.stop) == states:
+                extent.layers = self._whole(extent.layers | layers)
+                return True
+        return False
 
     def _lengthen(self, slots: range, states: "array[int]") -> bool:
         """Append states to an extent of all layers in their block, as nearly all decoded rows are. Returns whether they
@@ -221,11 +233,6 @@ class ModelledKv:
 
 def in_sequence(states: "array[int]") -> Iterator[tuple[int, "array[int]"]]:
     """Cut states into parts that follow each other, each with its place; without zeros, which stand for nothing."""
-    start = 0
-    for stop, (before, after) in enumerate(pairwise(states), 1):
-        if not before or not follows(before, after):
-            if states[start]:
-                yield start, states[start:stop]
-            start = stop
-    if states[start]:
-        yield start, states[start:]
+    for start, stop in pairwise([0, *cuts(states), len(states)]):
+        if states[start]:
+            yield start, states[start:stop]

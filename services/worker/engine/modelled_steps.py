@@ -105,6 +105,13 @@ def follows(state: int, other: int) -> bool:
     return 0 < (other * INVERSE & MASK) ^ state <= MOST_TOKENS
 
 
+def cuts(states: Iterable[int]) -> list[int]:
+    """The places of the states that do not follow the one before, but for the first place; 0 is followed by none."""
+    # As `follows` says, without a call for each token of a prompt.
+    pairs = enumerate(pairwise(states), 1)
+    return [at for at, (one, next) in pairs if not (one and 0 < (next * INVERSE & MASK) ^ one <= MOST_TOKENS)]
+
+
 def damaged(tokens: Sequence[int]) -> "array[int]":
     """States of rows that attended to something wrong. They follow no state of any request."""
     return array("Q", follow(DAMAGED, tokens))
