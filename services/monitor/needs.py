@@ -3,8 +3,9 @@
 A need has one rule a phase of inference, and the largest of them wins."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil
+
+from msgspec import Struct
 
 from livescale.services.monitor.signals import Observed
 from livescale.shared.messages.model_spec import ModelSpec, ScalingBounds
@@ -12,8 +13,7 @@ from livescale.shared.messages.model_spec import ModelSpec, ScalingBounds
 SLOWEST = 1e-6  # tokens/s; less says nothing that could be divided by
 
 
-@dataclass(frozen=True)
-class Need:
+class Need(Struct, frozen=True):
     """How many instances are right: with fewer than `low` a bound is exceeded, with more than `high` some are idle."""
 
     rule: str
@@ -22,8 +22,7 @@ class Need:
     reason: str
 
 
-@dataclass(frozen=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """The need is not known: what it follows from has not been measured, or too long ago."""
 
     reason: str

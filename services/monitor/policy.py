@@ -7,7 +7,10 @@ instance and no worker is spare, `arbitration` says which model gives one back a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from livescale.services.monitor.needs import Need, Unknown, wanted, wanted_spares
 from livescale.services.monitor.role_policy import Act, RecentMost, RoleNeeds, RoleScaling
@@ -43,8 +46,7 @@ class RetryTimes:
     recall_seconds: float = 0.1
 
 
-@dataclass(frozen=True)
-class AskedScale:
+class AskedScale(Struct, frozen=True):
     """A scale that the planner was asked for, of which no record of the planner has been seen yet."""
 
     decision_id: str

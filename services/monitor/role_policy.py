@@ -16,9 +16,11 @@ the need of the moment: an instance that has no request, which nothing has to mo
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from livescale.services.monitor.needs import (
     SLOWEST,
@@ -39,8 +41,7 @@ from livescale.shared.messages.scaling import Action
 RoleCounts = dict[Role, int]
 
 
-@dataclass(frozen=True)
-class RoleNeeds:
+class RoleNeeds(Struct, frozen=True):
     """The need of each role, and of the model as a whole: one instance is enough where it can do all of it alone."""
 
     prefill: Need

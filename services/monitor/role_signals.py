@@ -1,15 +1,15 @@
 """How many instances of a model have which role, and what of their KV is still to be sent. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from livescale.shared.messages.membership import Role, WorkerReport
 from livescale.shared.messages.scaling import ScaleRecord
 
 
-@dataclass(frozen=True)
-class RoleLoad:
+class RoleLoad(Struct, frozen=True):
     """The instances of a model by role, once the plans under way are carried out.
 
     `others` do everything. `unsent_tokens` are those of prompts that wait at instances of the role prefill, or whose KV

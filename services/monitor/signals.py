@@ -4,8 +4,11 @@ A signal that is older than `stale_seconds` is unknown, not zero.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from livescale.services.monitor.role_signals import RoleLoad, observe_roles
 from livescale.services.monitor.spares import SpareWorkers
@@ -16,8 +19,7 @@ from livescale.shared.messages.scaling import Decision, ScaleRecord
 LOADED = ("loading", "live", "serving")
 
 
-@dataclass(frozen=True)
-class Observed:
+class Observed(Struct, frozen=True):
     """What is known of one model now. Rates and sizes are those of one instance; None is unknown.
 
     `stale` says why the observation cannot be trusted. `coming` counts instances that are planned and not seen yet,
@@ -47,7 +49,7 @@ class Observed:
     max_requests: float | None
     kv_blocks: float | None
     stale: str | None
-    roles: RoleLoad = field(default_factory=RoleLoad)
+    roles: RoleLoad = RoleLoad()
     recallable: int = 0
     parked: int = 0
     parks: bool = False

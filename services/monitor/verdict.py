@@ -3,7 +3,9 @@ journal of the last decisions for those who ask why. Pure."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from livescale.services.monitor.arbitration import Donor, Given, Lack, can_be_served, choose_donors
 from livescale.services.monitor.needs import Need, Unknown, missing
@@ -16,8 +18,7 @@ from livescale.shared.messages.scaling import Action, Decision
 KEPT = 1_000
 
 
-@dataclass(frozen=True)
-class ScalingVerdict:
+class ScalingVerdict(Struct, frozen=True):
     """What to do about one model, by which rule, and the numbers that it was decided from.
 
     Nobody is asked to carry out what `is_advice`.
@@ -34,8 +35,7 @@ class ScalingVerdict:
     is_advice: bool = False
 
 
-@dataclass(frozen=True)
-class JudgedModel:
+class JudgedModel(Struct, frozen=True):
     """A model as it was observed, what it needs, and what to do."""
 
     entry: ModelEntry

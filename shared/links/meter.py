@@ -4,11 +4,11 @@ Only bytes that are moved through a metered link are counted.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from math import exp
 
 import structlog
+from msgspec import Struct
 
 from livescale.shared.links.contract import Buffer, Link, Peer
 from livescale.shared.links.link_path import MAPPED, SOCKETS, LinkPath
@@ -25,8 +25,7 @@ COMMON_PATHS = (MAPPED.name, SOCKETS.name, "cma", "posix", "tcp", "cuda_ipc")
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True)
-class PeerRates:
+class PeerRates(Struct, frozen=True):
     """What moves to and from one peer, in bytes a second."""
 
     sent: float = 0.0

@@ -8,14 +8,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from livescale.shared.links.fair_rates import fair_rates
 from livescale.shared.topology.paths import Resource
 
 NEVER = float("inf")
 
 
-@dataclass(eq=False)
-class FairMessage:
+class FairMessage(Struct, eq=False):
     """A message with `left` bytes that have not passed all links yet; `through` is called when they have."""
 
     left: float
