@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from livescale.shared.links.calendars import LocalCalendar, SharedCalendar
@@ -79,10 +79,14 @@ class Passing:
     left: asyncio.Future[None]
 
 
-class PacedPeer(ABC):
-    """A peer over another one, whose sends wait until their bytes would have arrived."""
+B = TypeVar("B", bound=Peer)
 
-    def __init__(self, peer: Peer) -> None:
+
+class PacedPeer(ABC, Generic[B]):
+    """A peer over another one, whose sends wait until their bytes would have arrived. The time that links take does not
+    count towards the `timeout` of a send."""
+
+    def __init__(self, peer: B) -> None:
         self._peer = peer
 
     @property
@@ -93,13 +97,7 @@ class PacedPeer(ABC):
         return self._peer is peer
 
     @abstractmethod
-    async def pass_links(self, size_bytes: int) -> None:
-        """Wait until so many bytes would have passed all links of the path."""
-
-    async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        """Send as `Peer.send` does. The time that links take does not count towards `timeout`."""
-        await self.pass_links(buffer.size_bytes)
-        await self._peer.send(tag, buffer, timeout=timeout)
+    async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None: ...
 
     async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
         await self._peer.receive(tag, buffer, timeout=timeout)
@@ -108,7 +106,7 @@ class PacedPeer(ABC):
         await self._peer.close()
 
 
-P = TypeVar("P", bound=PacedPeer)
+P = TypeVar("P", bound=PacedPeer[Any])
 
 
 class PacedLink(ABC, Generic[P]):
@@ -140,7 +138,7 @@ class PacedLink(ABC, Generic[P]):
         await self._link.close()
 
 
-class ShapedPeer(PacedPeer):
+class ShapedPeer(PacedPeer[Peer]):
     """A peer whose messages are booked in a calendar, piece by piece."""
 
     def __init__(self, peer: Peer, flow: ShapedFlow) -> None:
@@ -150,7 +148,12 @@ class ShapedPeer(PacedPeer):
         self._waiting: deque[Passing] = deque()  # messages leave in the order of their calls
         self._ahead = 0
 
-    async def pass_links(self, size_bytes: int) -> None:
+    async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        await self._pass_links(buffer.size_bytes)
+        await self._peer.send(tag, buffer, timeout=timeout)
+
+    async def _pass_links(self, size_bytes: int) -> None:
+        """Wait until so many bytes would have passed all links of the path."""
         passing = Passing(size_bytes, self._loop.time(), self._loop.create_future())
         self._waiting.append(passing)
         self._book()

@@ -96,8 +96,11 @@ class FairFlows:
         self._changed.clear()
         if not flows:
             return []
-        used_by = [[numbers[resource] for resource in flow.resources] for flow in flows]
-        rates = fair_rates(used_by, [resource.rate for resource in numbers], [NEVER] * len(flows))
+        if len(flows) == 1:  # which has all that its links carry, as most hops of a chain do
+            rates = [min(resource.rate for resource in flows[0].resources)]
+        else:
+            used_by = [[numbers[resource] for resource in flow.resources] for flow in flows]
+            rates = fair_rates(used_by, [resource.rate for resource in numbers], [NEVER] * len(flows))
         others = [(flow, rate) for flow, rate in zip(flows, rates, strict=True) if rate != flow.rate]
         for flow, rate in others:
             self._go_on(flow, now)

@@ -5,16 +5,15 @@ while a process is stopped, as a network card does with what it has been given.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextvars import Context
-from functools import partial
-from typing import Any
 
-from livescale.shared.links.contract import Link, Peer
+from livescale.shared.links.contract import Buffer, Peer
 from livescale.shared.links.shaping import PacedLink, PacedPeer, PeerRoutes
 from livescale.shared.simulation.fair_flows import FairFlow, FairFlows, FairMessage
+from livescale.shared.simulation.modelled_links import ModelledLink, ModelledPeer, Sending
 from livescale.shared.simulation.virtual_clock import machine_time
-from livescale.shared.simulation.virtual_time import end, running_loop
+from livescale.shared.simulation.virtual_time import running_loop
 from livescale.shared.topology.paths import Resource
 
 
@@ -27,19 +26,16 @@ class FairShares:
         self._settles = False
         self._nowhere = Context()  # in which timers run: that of no process
 
-    async def carry(self, flow: FairFlow, size_bytes: int) -> None:
-        """Wait until so many bytes have passed, after those that were given before."""
-        if not flow.resources:
-            return
-        loop = running_loop()
-        passing = loop.create_future()
-        message = FairMessage(size_bytes, partial(end, passing, None))
-        self.flows.add(flow, message, loop.now)
+    async def carry(self, flow: FairFlow, size_bytes: int, sending: Sending) -> None:
+        """Let so many bytes pass, after those that were given before, and wait until they have arrived."""
+        now = running_loop().now
+        message = FairMessage(size_bytes, sending.has_passed)
+        self.flows.add(flow, message, now)
         self._settle_soon()
         try:
-            await passing
+            await sending.arrival()
         except asyncio.CancelledError:
-            self.flows.drop(flow, message, loop.now)
+            self.flows.drop(flow, message, running_loop().now)
             self._arm(flow)  # the next message is the first now
             self._settle_soon()
             raise
@@ -70,24 +66,28 @@ class FairShares:
         self._settle_soon()
 
 
-class FairPeer(PacedPeer):
+class FairPeer(PacedPeer[ModelledPeer]):
     """A peer whose messages share links with all others."""
 
-    def __init__(self, peer: Peer, flow: FairFlow, shares: FairShares) -> None:
+    def __init__(self, peer: ModelledPeer, flow: FairFlow, shares: FairShares) -> None:
         super().__init__(peer)
         self._flow = flow
         self._shares = shares
 
-    def pass_links(self, size_bytes: int) -> Coroutine[Any, Any, None]:
-        return self._shares.carry(self._flow, size_bytes)
+    async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        if self._flow.resources:
+            await self._shares.carry(self._flow, buffer.size_bytes, Sending(self._peer, tag, buffer.view))
+        else:
+            await self._peer.send(tag, buffer, timeout=timeout)
 
 
 class FairLink(PacedLink[FairPeer]):
     """The link of one process, whose peers share the topology's links with those of all others."""
 
-    def __init__(self, link: Link, routes: PeerRoutes, shares: FairShares) -> None:
+    def __init__(self, link: ModelledLink, routes: PeerRoutes, shares: FairShares) -> None:
         super().__init__(link, routes)
         self._shares = shares
 
     def paced(self, peer: Peer, path: Sequence[Resource]) -> FairPeer:
+        assert isinstance(peer, ModelledPeer), "the link beneath is a modelled one"
         return FairPeer(peer, self._shares.flows.open(path), self._shares)

@@ -7,6 +7,7 @@ ends a channel fails what waits for it at the other end a moment later. Wrap the
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextvars import copy_context
 
 from msgspec import Struct
 
@@ -14,7 +15,7 @@ from livescale.shared.links.contract import Buffer, LinkError, View
 from livescale.shared.links.link_path import LinkPath
 from livescale.shared.simulation.overdue import OverdueFutures
 from livescale.shared.simulation.sparse_memory import SparseBytes, SparseContent, SparseKv
-from livescale.shared.simulation.virtual_time import end
+from livescale.shared.simulation.virtual_time import running_loop
 
 PATH = LinkPath("modelled", "a simulation hands messages over in its own memory")
 Content = bytes | memoryview | SparseContent  # of a message, by the kind of its memory
@@ -144,6 +145,64 @@ class ModelledNetwork:
         asyncio.get_running_loop().call_later(self.delay_seconds, self.close, box)
 
 
+class Sending:
+    """A message that is sent to a peer: it arrives the network's delay after it leaves.
+
+    It moves by timers of its sender's process, whose task is woken once, when it has arrived: a model is thousands of
+    messages a hop.
+    """
+
+    __slots__ = ("_arrived", "_content", "_context", "_loop", "_peer", "_tag", "_timer", "_view")
+
+    def __init__(self, peer: "ModelledPeer", tag: int, view: View) -> None:
+        self._loop = running_loop()
+        self._context = copy_context()
+        self._peer, self._tag, self._view = peer, tag, view
+        self._content: Content = b""
+        self._timer: asyncio.TimerHandle | None = None
+        self._arrived: asyncio.Future[None] = self._loop.create_future()
+
+    def has_passed(self) -> None:
+        """Leave, as all links on the way have been passed. If the sender's process is stopped, it leaves afterwards."""
+        if self._loop.slept:
+            self._loop.call_soon(self.leave, context=self._context)
+        else:
+            self.leave()
+
+    def leave(self) -> None:
+        if self._arrived.done():
+            return
+        if self._peer.is_open:
+            # Real bytes stay as they are until they have arrived, and are copied once.
+            self._content = self._view.copy() if isinstance(self._view, SparseBytes) else _real(self._view)
+            self._timer = self._loop.call_later(self._peer.delay_seconds, self._arrive, context=self._context)
+        else:
+            self._fail()
+
+    def _arrive(self) -> None:
+        if self._arrived.done():  # its sender gave it up just now
+            return
+        if not self._peer.is_open:
+            self._fail()
+            return
+        self._arrived.set_result(None)
+        self._peer.put(self._tag, self._view, self._content)
+
+    def _fail(self) -> None:
+        self._arrived.set_exception(LinkError(f"send {self._tag:#x}: the peer closed the channel"))
+
+    async def arrival(self) -> None:
+        """Wait until it has arrived. Raises LinkError. A caller that stops waiting closes the channel, unless the
+        message has not left."""
+        try:
+            await self._arrived
+        except asyncio.CancelledError:
+            if self._timer is not None:
+                self._timer.cancel()
+                await self._peer.close()
+            raise
+
+
 class ModelledPeer:
     """One end of a channel, which sends to one mailbox and receives from another."""
 
@@ -160,17 +219,19 @@ class ModelledPeer:
         return not (self._comes.is_closed or self._goes.is_closed)
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        # Real bytes stay as they are until this returns, and are copied once.
-        view = buffer.view
-        data = view.copy() if isinstance(view, SparseBytes) else view
-        if self.is_open:
-            await self._pass_time()
-        if not self.is_open:
-            raise LinkError(f"send {tag:#x}: the peer closed the channel")
-        if isinstance(data, SparseContent) and not isinstance(view, SparseKv):
-            data = self._network.spoil(self._goes.way[0], data)
-        assert isinstance(data, SparseContent | memoryview)
-        self._goes.put(tag, data)
+        sending = Sending(self, tag, buffer.view)
+        sending.leave()
+        await sending.arrival()
+
+    def put(self, tag: int, view: View, content: Content) -> None:
+        """Hand over what was in `view` as it left to the other end, where it has arrived."""
+        if isinstance(content, SparseContent) and not isinstance(view, SparseKv):
+            content = self._network.spoil(self._goes.way[0], content)
+        self._goes.put(tag, content)
+
+    @property
+    def delay_seconds(self) -> float:
+        return self._network.delay_seconds
 
     async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
         coming = self._comes.take(tag, buffer.view)
@@ -192,19 +253,6 @@ class ModelledPeer:
     async def close(self) -> None:
         self._network.close(self._comes)
         self._network.close_later(self._goes)
-
-    async def _pass_time(self) -> None:
-        """Wait for the network's delay, as asyncio.sleep does at twice the cost. A caller that stops waiting closes the
-        channel."""
-        loop = asyncio.get_running_loop()
-        passed: asyncio.Future[None] = loop.create_future()
-        timer = loop.call_later(self._network.delay_seconds, end, passed, None)
-        try:
-            await passed
-        except asyncio.CancelledError:
-            timer.cancel()
-            await self.close()
-            raise
 
 
 class ModelledLink:
@@ -230,6 +278,11 @@ class ModelledLink:
 
     async def close(self) -> None:
         self._network.remove(self.address)
+
+
+def _real(view: View) -> memoryview:
+    assert isinstance(view, memoryview), "a simulation has no memory of devices"
+    return view
 
 
 def _hand_over(content: Content, receive: Receive) -> None:
