@@ -193,6 +193,11 @@ class ModelledEngine:
 
     def _enter(self, chunk: ScheduledChunk) -> "array[int]":
         """Run all layers that are left of `chunk`."""
+        if chunk.decode and not chunk.layer and chunk.entry is None:
+            first = chunk.blocks.start * self._block_tokens
+            states = self._kv.go_on(first, first + chunk.start, self._origin, chunk.tokens)
+            if states is not None:
+                return states
         came = None
         if chunk.entry is not None and self._leads:
             row_bytes = activation_bytes(self._manifest, 1)

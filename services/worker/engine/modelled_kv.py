@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from livescale.services.worker.engine.modelled_steps import STATE_BYTES, cuts, follows
+from livescale.services.worker.engine.modelled_steps import STATE_BYTES, cuts, follow, follows
 
 
 @dataclass(eq=False, slots=True)
@@ -85,6 +85,19 @@ class ModelledKv:
             if len(parts) > 1 and any(one.states[end - one.origin] != state for one in parts):
                 return None
         return state
+
+    def go_on(self, first: int, slot: int, before: int, tokens: Iterable[int]) -> "array[int] | None":
+        """Run all layers over `tokens`, from `slot` on, which follow those from slot `first` on. Returns their states;
+        None, with nothing done, unless all that they attend to is one extent, as nearly always while a request
+        decodes."""
+        for extent in self._extents.get((slot - 1) // self._block_tokens, ()):
+            if extent.start <= first < slot == extent.stop and extent.layers == self._every:
+                if not follows(before, extent.at(first)):
+                    return None
+                states = array("Q", follow(extent.states[-1], tokens))
+                self.write(slot, states, self._every)
+                return states
+        return None
 
     def read(self, slots: range, layer: int) -> "array[int] | None":
         """The states that one layer has in `slots`, if they follow each other; else None."""
