@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from livescale.shared.bus.contract import Bus
-from livescale.shared.links.contract import Buffer, Link, LinkError, Peer, Views
+from livescale.shared.links.contract import Buffer, Link, LinkError, Peer, View, Views
 from livescale.shared.messages.transfers import Node, Transfer
 from livescale.shared.runtime.clock import Clock
 from livescale.shared.runtime.waiting import Changes
 from livescale.shared.subjects import TRANSFER
-from livescale.shared.transfer.chunks import BLOCK_BITS, Chunk, chunk_tag, cut
+from livescale.shared.transfer.chunks import BLOCK_BITS, CHUNK_BITS, Chunk, chunk_tag, cut
 
 FADING = 7 / 8  # of what a slow chunk counts, with every chunk after it
 
@@ -127,8 +127,8 @@ class ModelCopy:
         """
         cast("MutableSequence[memoryview]", self.memory)[block] = view
 
-    def buffer(self, chunk: Chunk) -> Buffer:
-        return Buffer(self.memory[chunk.block][chunk.offset : chunk.offset + chunk.size])
+    def view(self, chunk: Chunk) -> View:
+        return self.memory[chunk.block][chunk.offset : chunk.offset + chunk.size]
 
 
 class ReadyBlocks:
@@ -176,12 +176,14 @@ class FlowEnd:
     ticket: int
     other: Node
     secret: bytes = field(default=b"", repr=False)
+    _first_tag: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        chunk_tag(self.ticket, 0, 0)
+        object.__setattr__(self, "_first_tag", chunk_tag(self.ticket, 0, 0))
 
     def tag(self, chunk: Chunk) -> int:
-        return chunk_tag(self.ticket, chunk.block, chunk.index)
+        """The tag of a chunk of this copy: all of them fit."""
+        return self._first_tag | chunk.block << CHUNK_BITS | chunk.index
 
     async def connect(self, link: Link) -> Peer:
         """Connect to the node at the other end, on this flow's own channel. Raises NeverReached."""

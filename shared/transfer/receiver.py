@@ -241,7 +241,7 @@ class BlockReceiver:
     def _buffer(self, chunk: Chunk, is_shared: bool) -> Buffer:
         if is_shared:
             return Buffer(memoryview(bytearray(TOLD)))
-        return Buffer(self._copy.buffer(chunk).view, self._digests[chunk.block].write(chunk.offset))
+        return Buffer(self._copy.view(chunk), self._digests[chunk.block].write(chunk.offset))
 
     def _arrived(self, chunk: Chunk, ticket: int, is_shared: bool) -> None:
         self.mapped.decide()

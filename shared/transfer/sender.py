@@ -129,8 +129,8 @@ async def send_chunks(
                 deadline.move(now() + patience)
                 await wait_here(chunk)
                 deadline.move(None)
-                buffer = Buffer(memoryview(TOLD)) if chunk.block in wanted.mapped else end.copy.buffer(chunk)
-                await peer.send(end.tag(chunk), buffer, timeout=patience)
+                view = memoryview(TOLD) if chunk.block in wanted.mapped else end.copy.view(chunk)
+                await peer.send(end.tag(chunk), Buffer(view), timeout=patience)
                 if step is not None:
                     turns.sent(end.ticket, step)
 

@@ -103,7 +103,7 @@ async def test_a_silent_sender_is_given_up_and_no_node_further_down(open_peers: 
     async with asyncio.timeout(60):
         peer = await end.connect(source.link)
         for chunk in (await end.hear(peer)).chunks[:10]:  # and then not a word
-            await peer.send(end.tag(chunk), source.part().buffer(chunk), timeout=60)
+            await peer.send(end.tag(chunk), Buffer(source.part().view(chunk)), timeout=60)
         await target.lost.wait()
     assert "nothing arrived for" in target.broken[0][1].reason
     assert last.broken == []
