@@ -10,7 +10,7 @@ from random import Random
 
 from livescale.load.simulate.builds import Builds
 from livescale.load.simulate.client import HeadlessGateway
-from livescale.load.simulate.cluster_settings import VirtualClusterSettings
+from livescale.load.simulate.cluster_settings import ProcessPlace, VirtualClusterSettings
 from livescale.load.simulate.disk import ModelledDisk
 from livescale.load.simulate.event_log import EventLog
 from livescale.load.simulate.links import VirtualLinks
@@ -19,7 +19,7 @@ from livescale.services.worker.runners import runner_maker
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.bus.contract import ServiceInfo
 from livescale.shared.memory.devices import CPU
-from livescale.shared.process.run import DESCRIPTIONS, Actor, World
+from livescale.shared.process.run import DESCRIPTIONS, Actor, Build, World
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import Clock, CountedIds
 from livescale.shared.simulation.local_bus import LocalBroker, LocalBus
@@ -90,10 +90,10 @@ class VirtualCluster:
 
     def start(self, id: str) -> None:
         """Start a process that does not run, or no longer does."""
-        told, at = self.settings, self.places[id]
+        at = self.places[id]
         bus, info = self.broker.connect(), ServiceInfo(at.service, id, DESCRIPTIONS[at.service])
         world = World(info, at.machine, bus, self.clock, self._ids, Telemetry(at.service, id))
-        actor = Builds(told, self.disks, self.links.open, self.make_runner).of(at)(world)
+        actor = self.build(at)(world)
         sleep = Process(pid=next(self._pids))
         task = self.tasks.create_task(self._run(id, actor), name=id, context=sleep.context())
         self.processes[id] = VirtualProcess(actor, bus, task, sleep)
@@ -135,16 +135,22 @@ class VirtualCluster:
         for bus in list(self.broker.buses):
             await bus.close()
 
+    def build(self, at: ProcessPlace) -> Build:
+        """Return what makes the actor of a process. A cluster that compares actors has others of its own."""
+        return Builds(self.settings, self.disks, self.links.open, self.make_runner).of(at)
+
     def make_runner(self, told: WorkerSettings) -> Callable[[Clock], Runner]:
         """Return what makes the engine of a worker. A cluster that watches engines makes ones of its own."""
         return runner_maker(told, CPU, new_memory=SparseKv.of)
 
 
 @asynccontextmanager
-async def virtual_cluster(settings: VirtualClusterSettings) -> AsyncIterator[VirtualCluster]:
-    """A cluster whose processes are started. Within virtual time."""
+async def virtual_cluster(
+    settings: VirtualClusterSettings, kind: type[VirtualCluster] = VirtualCluster
+) -> AsyncIterator[VirtualCluster]:
+    """A cluster of this kind whose processes are started. Within virtual time."""
     async with asyncio.TaskGroup() as tasks:
-        made = VirtualCluster(settings, tasks)
+        made = kind(settings, tasks)
         made.start_all()
         try:
             yield made

@@ -102,6 +102,10 @@ BENCHES = {
         "livescale.load.bench.roles.auto:auto_roles",
         "Compare roles that the router gives with fixed ones, under virtual time.",
     ),
+    "role-sources": LazyCommand(
+        "livescale.load.bench.roles.sources:role_sources",
+        "Compare loads whose sources are chosen by role with others, under virtual time.",
+    ),
     "zigzag": LazyCommand(
         "livescale.load.bench.zigzag.command:zigzag", "Compare the schedule of live scaling with the optimum."
     ),

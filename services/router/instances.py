@@ -202,6 +202,11 @@ class InstanceView:
         """KV blocks that nothing has, is given, or is promised; 0 while that is unknown."""
         return 0 if self._load is None else self._load.kv_blocks_total - self._taken_blocks
 
+    def blocks_coming(self, sender: "InstanceView") -> int:
+        """KV blocks of requests that come from other instances than this `sender`: they share the way into this one."""
+        own = (one.blocks for one in sender.admitted.values() if one.decode == self.worker)
+        return self._promises.blocks(self.worker) - sum(own)
+
     @property
     def load(self) -> EngineLoad | None:
         """What it last said of its engine; None before that."""

@@ -218,7 +218,8 @@ def choose_decode(
 
     It is None where the instance decodes itself. Instances that decode come first, those that do everything after them.
     `last` had the conversation's last request, and may have most of the KV. Otherwise instances on the same machine
-    come first, and of them the one with the most free blocks; what is reserved, and what this router has promised to
+    come first, and of them the one to which others send least, as KV that comes from two at once comes at half the
+    rate. Of those the one with the most free blocks is chosen; what is reserved, and what this router has promised to
     others, is not free.
     """
     if prefill.role != "prefill" or prefill.state != "serving":
@@ -229,12 +230,16 @@ def choose_decode(
         return None, f"{prefill.worker} decodes itself: of {len(others)} others none has room"
     if any(one.worker == last and one.role == "decode" for one in with_room):
         return last, f"{last} decodes: it has the request's context"
-    best = min(
-        with_room,
-        key=lambda one: (one.role != "decode", one.host != prefill.host, -one.free_blocks, one.worker),
-    )
+
+    def order(one: InstanceView) -> tuple[bool, bool, int, int, str]:
+        coming = one.blocks_coming(prefill)
+        return one.role != "decode", one.host != prefill.host, coming, -one.free_blocks, one.worker
+
+    best = min(with_room, key=order)
     where = "here" if best.host == prefill.host else "there"
-    return best.worker, f"{best.worker} decodes: it has most free blocks of those {where}"
+    if best.blocks_coming(prefill):
+        return best.worker, f"{best.worker} decodes: others send least to it of those {where}"
+    return best.worker, f"{best.worker} decodes: it has most free blocks of those {where} to which no other sends"
 
 
 @dataclass(frozen=True)

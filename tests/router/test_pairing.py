@@ -6,6 +6,7 @@ from livescale.services.router.admission import RouterLimits
 from livescale.services.router.effects import AdmitTo, AssignRole
 from livescale.services.router.forecast import Slos
 from livescale.services.router.policy import RouterPolicy
+from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import StepSpeed, WorkerReport
 from livescale.shared.messages.model_spec import Disaggregation
 from livescale.shared.messages.requests import RequestsEnded
@@ -91,3 +92,44 @@ def test_each_request_goes_the_way_that_keeps_the_pace() -> None:
     [last] = [one for one in made.dispatch(NOW) if isinstance(one, AdmitTo)]
     assert (last.worker, last.decode) == ("p", None)
     assert last.reason.endswith("; local: 25 ms a token there, 16 ms here, 12 ms are in time")
+
+
+def placed(made: RouterPolicy, id: str) -> AdmitTo:
+    """Where this request goes, which is the only one that waits."""
+    made.submit(request(id), NOW)
+    [one] = [effect for effect in made.dispatch(NOW) if isinstance(effect, AdmitTo)]
+    return one
+
+
+def test_kv_that_two_instances_send_at_a_time_goes_to_different_ones() -> None:
+    fuller = replace(ENGINE, kv_blocks_used=50_000)
+    made = router(
+        *(report(worker, ENGINE, role="prefill") for worker in "pq"),
+        report("d", ENGINE, role="decode"),
+        report("e", fuller, role="decode"),
+        own="on",
+    )
+    first = placed(made, "first")
+    assert (first.worker, first.decode) == ("p", "d")
+    assert first.reason.endswith("d decodes: it has most free blocks of those here to which no other sends")
+    second = placed(made, "second")
+    assert (second.worker, second.decode) == ("q", "e"), "to d comes KV from p"
+    third = placed(made, "third")
+    assert (third.worker, third.decode) == ("p", "d"), "what p sends to d comes one after the other"
+    made.on_moved(RequestsMoved(worker="d", previous="p", request_ids=["first", "third"]), NOW)
+    fourth = placed(made, "fourth")
+    assert (fourth.worker, fourth.decode) == ("q", "d"), "nothing comes to d any more"
+
+
+def test_where_others_send_to_all_it_is_the_one_to_which_they_send_least() -> None:
+    made = router(
+        *(report(worker, ENGINE, role="prefill") for worker in "pqr"),
+        *(report(worker, ENGINE, role="decode") for worker in "de"),
+        own="on",
+    )
+    made.submit(request("long", prompt=900), NOW)
+    made.submit(request("short", prompt=90), NOW)
+    made.submit(request("last"), NOW)
+    last = [effect for effect in made.dispatch(NOW) if isinstance(effect, AdmitTo)][-1]
+    assert (last.worker, last.decode) == ("r", "e")
+    assert last.reason.endswith("e decodes: others send least to it of those here")
