@@ -7,7 +7,7 @@ import random
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice
 
 import msgspec
@@ -158,11 +158,13 @@ class LoadPhase(msgspec.Struct, frozen=True):
     rate: float
     steady: bool = False
 
-    def gap(self, chance: random.Random) -> float:
-        """Seconds until the next request."""
+    def times(self, chance: random.Random, start: float = 0.0) -> Iterator[float]:
+        """When requests come, in seconds, where the phase begins at `start`."""
         if self.rate <= 0:
-            return float("inf")
-        return 1 / self.rate if self.steady else chance.expovariate(self.rate)
+            return
+        at = start
+        while (at := at + (1 / self.rate if self.steady else chance.expovariate(self.rate))) < start + self.seconds:
+            yield at
 
 
 class RequestShape(msgspec.Struct, frozen=True):
@@ -188,10 +190,8 @@ def arrivals_in(phases: Sequence[LoadPhase], shape: RequestShape, seed: int) -> 
     start = 0.0
     for phase in phases:
         # Poisson arrivals have no memory, so each phase may start afresh.
-        at = start + phase.gap(chance)
-        while at < start + phase.seconds:
+        for at in phase.times(chance, start):
             trace.append(Arrival(at, vary(chance, shape.prompt_tokens), vary(chance, shape.output_tokens)))
-            at += phase.gap(chance)
         start += phase.seconds
     return tuple(trace)
 

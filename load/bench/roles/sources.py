@@ -27,7 +27,7 @@ from livescale.load.simulate.client import replay
 from livescale.load.simulate.cluster import VirtualCluster, virtual_cluster
 from livescale.load.simulate.start import made_up_asks, quiet, rare_collections, register, until, workers_in
 from livescale.load.stats import percentile
-from livescale.load.trace import Arrival
+from livescale.load.trace import Arrival, LoadPhase
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import AskSnapshot
 from livescale.shared.messages.scaling import AskScales, Scale, ScaleRecord
@@ -116,11 +116,8 @@ def measure(scales: Sequence[ScaleRecord], records: Sequence[RequestRecord]) -> 
 
 
 def _asks(seed: int) -> list[Ask]:
-    chance, at, due = Random(seed), 0.0, list[Arrival]()
-    while at < SECONDS:
-        due.append(Arrival(at, PROMPT, OUTPUT))
-        at += chance.expovariate(RATE)
-    return made_up_asks(tuple(due), VOCABULARY, seed)
+    times = LoadPhase("all", SECONDS, RATE).times(Random(seed))
+    return made_up_asks(tuple(Arrival(at, PROMPT, OUTPUT) for at in (0.0, *times)), VOCABULARY, seed)
 
 
 async def prepare(made: VirtualCluster) -> None:
