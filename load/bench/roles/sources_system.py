@@ -19,6 +19,7 @@ from livescale.services.planner.scale_planner import ScalePlanner
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.planner.store import ScaleStore
 from livescale.services.router.settings import RouterSettings
+from livescale.services.supervisor.resources import token_bytes
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.messages.scaling import Scale
@@ -43,7 +44,7 @@ CONFIG = ModelConfig(
     max_position_embeddings=16_384,
 )
 MODEL_BYTES = sum(layout.size_bytes for layout in block_layouts(CONFIG, "bfloat16"))
-KV_TOKEN_BYTES = 4 * CONFIG.num_hidden_layers * CONFIG.num_key_value_heads * CONFIG.head_dim
+KV_TOKEN_BYTES = token_bytes(CONFIG, 1, "bfloat16")
 NIC = 12.5e9 * KV_TOKEN_BYTES / (512 << 10)  # bytes a second: KV of the real model has 512 KiB a token
 FILLERS = {f"f{number}": f"/models/f{number}" for number in range(WORKERS)}  # one for each host
 PATH = f"/models/{MODEL}"

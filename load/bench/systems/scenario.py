@@ -18,6 +18,7 @@ from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.load.trace import Trace
 from livescale.services.cli.options import PASSED_ON, UpOptions, gather
 from livescale.services.supervisor.commands import worker_flags
+from livescale.services.supervisor.resources import token_bytes
 from livescale.services.supervisor.settings import StackSettings
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.messages.model_spec import ModelSpec
@@ -42,7 +43,7 @@ CONFIG = ModelConfig(
     max_position_embeddings=CONTEXT,
 )
 BYTES = sum(layout.size_bytes for layout in block_layouts(CONFIG, DTYPE))
-KV_TOKEN_BYTES = 2 * CONFIG.num_hidden_layers * CONFIG.num_key_value_heads * CONFIG.head_dim * 2
+KV_TOKEN_BYTES = token_bytes(CONFIG, 1, DTYPE)
 NO_LIMIT = 1e14  # bytes a second: a load takes no time but that of its messages
 # Batches as large as engines on GPUs make them.
 BATCHES = {"max_num_seqs": 256, "max_num_batched_tokens": 2048, "block_size": 64}
