@@ -74,10 +74,31 @@ class _Lease:
     seen: float
     sure: bool  # its epoch was given here, or heard; else an earlier registry may have given a later one
     replaced: frozenset[int] = frozenset()  # pids that had this id and were not dead yet
+    used: bool = False  # its process was heard under this epoch, so it knows it
 
     def move(self, state: LeaseState, reason: str) -> LeaseMoved:
         member = self.member = replace(self.member, lease=MOVES.advance(self.member.lease, state))
         return LeaseMoved(member.service, member.id, member.epoch, state, reason)
+
+    def hear(self, now: float) -> list[LeaseMoved]:
+        """Renew the lease of a process that is not dead."""
+        self.seen = now
+        return [self.move("alive", HEARD_AGAIN)] if self.member.lease == "suspect" else []
+
+
+def _member(join: Join, epoch: int, lease: LeaseState) -> Member:
+    return Member(
+        service=join.service,
+        id=join.id,
+        pid=join.pid,
+        host=join.host,
+        epoch=epoch,
+        lease=lease,
+        address=join.address,
+        place=join.place,
+        kernels=join.kernels,
+        system=join.system,
+    )
 
 
 class Leases:
@@ -126,10 +147,12 @@ class Leases:
         self._most_epochs = last_epoch or MOST_EPOCHS
         for member in members:
             self._last_epoch = max(self._last_epoch, member.epoch)
-            self._leases[member.id] = _Lease(replace(member, lease="suspect"), now, sure=False)
+            self._leases[member.id] = _Lease(replace(member, lease="suspect"), now, sure=False, used=True)
 
     def join(self, join: Join, now: float) -> tuple[Member, list[LeaseMoved]]:
         """Admit a process under a new epoch; one of the same id before it is dead from here on.
+
+        Who asks once more, and was not heard since, missed the answer: it has the same epoch.
 
         Raises Refusal 409 where the id is in use by another service, alive on another machine, or alive in a process
         that has replaced this one: two of one id would else replace each other for ever.
@@ -138,21 +161,12 @@ class Leases:
         known = self._leases.get(join.id)
         if known is not None and known.member.lease != "dead":
             self._refuse_taken(join, known)
+            if not known.used and _member(join, known.member.epoch, known.member.lease) == known.member:
+                return known.member, known.hear(now)
             effects.append(known.move("dead", f"pid {join.pid} joined under this id"))
             replaced = (known.replaced | {known.member.pid}) - {join.pid}
         self._last_epoch += 1
-        member = Member(
-            service=join.service,
-            id=join.id,
-            pid=join.pid,
-            host=join.host,
-            epoch=self._last_epoch,
-            lease="alive",
-            address=join.address,
-            place=join.place,
-            kernels=join.kernels,
-            system=join.system,
-        )
+        member = _member(join, self._last_epoch, "alive")
         self._leases[join.id] = _Lease(member, now, sure=True, replaced=replaced)
         return member, [*effects, LeaseMoved(join.service, join.id, member.epoch, "alive", "joined")]
 
@@ -179,10 +193,8 @@ class Leases:
             if epoch <= self._most_epochs:
                 self._last_epoch = max(self._last_epoch, epoch)
             return [SpokeStale(id, epoch)]
-        lease.seen, lease.sure = now, True
-        if lease.member.lease == "suspect":
-            return [lease.move("alive", HEARD_AGAIN)]
-        return []
+        lease.sure = lease.used = True
+        return [*lease.hear(now)]
 
     def leave(self, service: ServiceName, id: str, epoch: int) -> list[LeaseMoved]:
         """End the lease of a process that says that it ends. A message from another epoch changes nothing."""

@@ -97,8 +97,9 @@ class Members:
         self._check_join(join, self._leases.members())
         before = self._leases.member(join.id) or self._before.pop(join.id, None)
         member, moves = self._leases.join(join, self._clock.now())
-        self._incidents.joined(join.id, join.pid, before, self._clock.wall())
-        self._pool.gone(join.id)
+        if before is None or before.epoch != member.epoch:  # else it only asks once more
+            self._incidents.joined(join.id, join.pid, before, self._clock.wall())
+            self._pool.gone(join.id)
         for move in moves:
             self._announce(move)
         self._saved.put_member(member)

@@ -3,6 +3,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from livescale.services.registry.leases import LeaseMoved, Leases, LeaseTimes, SpokeFalse, SpokeStale
 from livescale.shared.bus.contract import Refusal
@@ -55,8 +56,8 @@ def test_a_suspect_that_is_heard_is_alive_again() -> None:
 
 def test_a_member_that_leaves_is_dead_at_once_but_not_by_another_s_word() -> None:
     leases = Leases(TIMES)
-    first, _ = leases.join(join("w"), 0.0)
-    member, _ = leases.join(join("w"), 0.1)
+    first, _ = leases.join(join("w", pid=1), 0.0)
+    member, _ = leases.join(join("w", pid=2), 0.1)
     assert leases.leave("worker", "w", first.epoch) == []
     assert leases.leave("router", "w", member.epoch) == []
     assert leases.leave("worker", "other", member.epoch) == []
@@ -80,6 +81,27 @@ def test_a_restarted_process_replaces_the_one_before_it() -> None:
     leases = Leases(TIMES)
     first, _ = leases.join(join("w", pid=1), 0.0)
     second, moves = leases.join(join("w", pid=2), 0.5)
+    assert states(moves) == [("w", "dead", first.epoch), ("w", "alive", second.epoch)]
+
+
+def test_a_process_that_missed_the_answer_to_its_join_has_the_same_epoch_when_it_asks_again() -> None:
+    leases = Leases(TIMES)
+    first, _ = leases.join(join("w", pid=1), 0.0)
+    assert leases.join(join("w", pid=1), 0.2) == (first, [])
+    assert states(leases.tick(1.8)) == [("w", "suspect", first.epoch)]
+    again, moves = leases.join(join("w", pid=1), 2.0)
+    assert (again.epoch, states(moves)) == (first.epoch, [("w", "alive", first.epoch)])
+    assert leases.tick(2.9) == []
+    # One that was heard knows its epoch: who asks now is another process, or has lost what it was entrusted with.
+    assert leases.beat("worker", "w", first.epoch, 2.9) == []
+    second, moves = leases.join(join("w", pid=1), 3.0)
+    assert states(moves) == [("w", "dead", first.epoch), ("w", "alive", second.epoch)]
+
+
+def test_a_process_of_the_same_pid_at_another_address_is_another_one() -> None:
+    leases = Leases(TIMES)
+    first, _ = leases.join(replace(join("w", pid=1), address=b"one"), 0.0)
+    second, moves = leases.join(replace(join("w", pid=1), address=b"two"), 0.1)
     assert states(moves) == [("w", "dead", first.epoch), ("w", "alive", second.epoch)]
 
 
@@ -228,16 +250,19 @@ def test_a_registry_that_does_not_hear_itself_declares_nobody_dead() -> None:
     assert not leases.is_alive("w")
 
 
-@given(st.lists(st.tuples(st.sampled_from(["join", "beat", "tick", "freeze", "thaw"]), st.floats(0.0, 1.2))))
+@given(
+    st.lists(st.tuples(st.sampled_from(["join", "join again", "beat", "tick", "freeze", "thaw"]), st.floats(0.0, 1.2)))
+)
 def test_a_process_that_was_heard_within_the_suspect_time_is_never_dead(steps: list[tuple[str, float]]) -> None:
-    leases, now, heard, epoch, epochs = Leases(TIMES), 0.0, 0.0, 0, []
+    leases, now, heard, pid, epoch, epochs = Leases(TIMES), 0.0, 0.0, 0, 0, []
     for what, seconds in steps:
         now += seconds
         match what:
-            case "join":
-                member, _ = leases.join(join("w"), now)
-                epochs.append(member.epoch)
-                heard, epoch = now, member.epoch
+            case "join" | "join again":
+                pid += what == "join"
+                heard, before, epoch = now, epoch, leases.join(join("w", pid=pid), now)[0].epoch
+                if what == "join" or epoch != before:
+                    epochs.append(epoch)
             case "beat":
                 if leases.is_alive("w") and not any(
                     isinstance(e, SpokeStale) for e in leases.beat("worker", "w", epoch, now)

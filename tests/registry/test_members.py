@@ -63,12 +63,21 @@ def test_an_epoch_that_is_over_is_told_to_be_stale() -> None:
         async with registry() as bus:
             stale = await bus.subscribe(STALE, id="planner-0")
             old = await join(bus)
-            await join(bus)
+            await join(bus, pid=8)
             beat = Beat(service="planner", id="planner-0", epoch=old)
             bus.publish(HEARTBEAT, beat, service="planner", id="planner-0")
             await asyncio.sleep(TICK_SECONDS)
             await stale.close()
             assert [received.message.epoch async for received in stale] == [old]
+
+    in_virtual_time(main())
+
+
+def test_a_process_that_asks_again_to_join_did_not_restart() -> None:
+    async def main() -> None:
+        async with registry() as bus:
+            assert await join(bus) == await join(bus)
+            assert await incidents(bus) == []
 
     in_virtual_time(main())
 

@@ -81,24 +81,23 @@ class KvTransfer:
         """Go to another state. Raises ValueError for one that cannot follow."""
         self.state = MOVES.advance(self.state, state)
 
-    def step(self, start: int, stop: int, room_bytes: int, link_pace: float = SLOW_LINK) -> tuple[range, ...]:
+    def step(self, start: int, stop: int, link_pace: float = SLOW_LINK, *, leaves: bool = True) -> tuple[range, ...]:
         """Note that a step begins that computes these positions, and return the pieces that leave during it.
 
-        The link carries `link_pace` layers while the step computes one. There are no pieces where they have not all
-        room in `room_bytes`: then they stay in the cache. Nor are there any once all positions were reached.
+        The link carries `link_pace` layers while the step computes one. Unless it `leaves`, the KV stays in the cache
+        for now. There are no pieces once all positions were reached.
         """
         if self._reached == self.positions:
             return ()
         stop = min(stop, self.positions)
         self._defer(self._reached, start)
         self._reached = max(stop, self._reached)
-        size_bytes = (stop - start) * self._layer_bytes * self.layers
-        if start >= stop or not self._by_layer or size_bytes > room_bytes:
+        if start >= stop or not (leaves and self._by_layer):
             self._defer(start, stop)
             return ()
         pieces = layer_pieces(self.layers, (stop - start) * self._layer_bytes, link_pace)
         self._groups.extend(grouped(start, stop, pieces, leaves=True))
-        self.staged_bytes += size_bytes
+        self.staged_bytes += (stop - start) * self.token_bytes
         return pieces
 
     def stay(self) -> None:

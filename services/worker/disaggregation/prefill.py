@@ -21,7 +21,9 @@ from livescale.shared.messages.disaggregation import HandOver, ReleaseKv
 from livescale.shared.runtime.waiting import Changes, end_tasks
 from livescale.shared.subjects import RELEASE_KV
 
-MOST_STAGED_BYTES = 64 << 20  # of pieces that have left the cache; further ones stay there until these are sent
+# Of pieces that have left the cache when a step begins. With fewer, all KV of the step leaves, in large models hundreds
+# of MiB. With more it stays in the cache until these are sent.
+MOST_STAGED_BYTES = 64 << 20
 LATE_SECONDS = 5.0  # after the first token: then the request is decoded here
 
 log = structlog.get_logger()
@@ -135,15 +137,16 @@ class PrefillSide:
             if chunk.request_id in self._outgoing:
                 start, _ = spans.get(chunk.request_id, (chunk.start, 0))
                 spans[chunk.request_id] = start, chunk.stop
-        exports = [self._export(self._outgoing[id], *span) for id, span in spans.items()]
+        staged_bytes = sum(one.transfer.staged_bytes for one in self._outgoing.values())
+        leaves = staged_bytes < MOST_STAGED_BYTES
+        exports = [self._export(self._outgoing[id], *span, leaves=leaves) for id, span in spans.items()]
         leaving = tuple(one for one in exports if one is not None)
         return replace(batch, exports=leaving) if leaving else batch
 
-    def _export(self, one: OutgoingKv, start: int, stop: int) -> KvExport | None:
+    def _export(self, one: OutgoingKv, start: int, stop: int, *, leaves: bool) -> KvExport | None:
         if not one.is_open(self._serving.scheduler):
             return None
-        room = MOST_STAGED_BYTES - sum(other.transfer.staged_bytes for other in self._outgoing.values())
-        pieces = one.transfer.step(start, stop, room, self._link_pace)
+        pieces = one.transfer.step(start, stop, self._link_pace, leaves=leaves)
         if one.transfer.state is KvTransferState.EXPECTED:
             self._start(one)
         stop = min(stop, one.transfer.positions)

@@ -8,7 +8,6 @@ from livescale.services.worker.disaggregation.outgoing import WEIGHT, KvSendRate
 from livescale.services.worker.disaggregation.pieces import LEAST_PIECE_BYTES, KvCoverage, KvRegion
 
 LAYERS = 4
-AMPLE = 1 << 40
 
 
 def send_all(transfer: KvTransfer, computed: int, cached: int = 0) -> list[KvRegion]:
@@ -26,7 +25,7 @@ def leave(transfer: KvTransfer, start: int, stop: int, pieces: tuple[range, ...]
 
 def test_pieces_leave_as_their_layers_are_computed_and_the_last_is_one_layer() -> None:
     transfer = KvTransfer(100, LAYERS, LEAST_PIECE_BYTES // 100, by_layer=True)
-    pieces = transfer.step(0, 100, AMPLE)
+    pieces = transfer.step(0, 100)
     assert pieces[-1] == range(LAYERS - 1, LAYERS)
     assert transfer.next(0, 0) is None
     assert transfer.left(KvRegion(0, 100, pieces[0]), memoryview(bytes(8)))
@@ -39,12 +38,12 @@ def test_pieces_leave_as_their_layers_are_computed_and_the_last_is_one_layer() -
 
 def test_fewer_pieces_leave_where_the_link_is_fast() -> None:
     slow, fast = (KvTransfer(100, 14, LEAST_PIECE_BYTES // 50, by_layer=True) for _ in range(2))
-    assert len(fast.step(0, 100, AMPLE, link_pace=100.0)) < len(slow.step(0, 100, AMPLE))
+    assert len(fast.step(0, 100, link_pace=100.0)) < len(slow.step(0, 100))
 
 
 def test_what_has_no_room_stays_in_the_cache_until_it_is_computed() -> None:
     transfer = KvTransfer(100, LAYERS, 1000, by_layer=True)
-    assert transfer.step(0, 60, room_bytes=60 * 1000 * LAYERS - 1) == ()
+    assert transfer.step(0, 60, leaves=False) == ()
     assert transfer.staged_bytes == 0
     assert transfer.next(59, 0) is None
     assert send_all(transfer, 60) == [KvRegion(0, 60, range(LAYERS))]
@@ -53,8 +52,8 @@ def test_what_has_no_room_stays_in_the_cache_until_it_is_computed() -> None:
 
 def test_by_request_nothing_is_sent_before_the_whole_prompt_is_computed() -> None:
     transfer = KvTransfer(100, LAYERS, 1000, by_layer=False)
-    assert transfer.step(0, 60, AMPLE) == ()
-    assert transfer.step(60, 100, AMPLE) == ()
+    assert transfer.step(0, 60) == ()
+    assert transfer.step(60, 100) == ()
     assert transfer.next(60, 0) is None
     assert len(send_all(transfer, 100)) == 2
     assert transfer.is_sent
@@ -62,8 +61,8 @@ def test_by_request_nothing_is_sent_before_the_whole_prompt_is_computed() -> Non
 
 def test_what_the_other_end_has_is_not_sent() -> None:
     transfer = KvTransfer(100, LAYERS, 10_000, by_layer=True)
-    leave(transfer, 0, 32, transfer.step(0, 32, AMPLE), size=16)
-    transfer.step(32, 100, room_bytes=0)
+    leave(transfer, 0, 32, transfer.step(0, 32), size=16)
+    transfer.step(32, 100, leaves=False)
     regions = send_all(transfer, 100, cached=48)
     assert {(one.start, one.stop) for one in regions} == {(48, 100)}
     assert transfer.is_sent
@@ -71,13 +70,13 @@ def test_what_the_other_end_has_is_not_sent() -> None:
 
 def test_what_was_in_the_prefix_cache_here_is_sent_from_there() -> None:
     transfer = KvTransfer(100, LAYERS, 1000, by_layer=True)
-    leave(transfer, 64, 100, transfer.step(64, 100, AMPLE))
+    leave(transfer, 64, 100, transfer.step(64, 100))
     assert {(one.start, one.stop) for one in send_all(transfer, 100)} == {(0, 64), (64, 100)}
 
 
 def test_once_more_sends_all_and_takes_nothing_of_the_step_under_way() -> None:
     transfer = KvTransfer(100, LAYERS, 100, by_layer=True)
-    (piece,) = transfer.step(0, 100, AMPLE)
+    (piece,) = transfer.step(0, 100)
     transfer.again()
     assert not transfer.left(KvRegion(0, 100, piece), memoryview(bytes(8)))
     assert transfer.next(99, 0) is None
@@ -88,11 +87,11 @@ def test_what_stays_in_the_cache_is_sent_from_there_and_no_step_sends_any_of_it(
     transfer = KvTransfer(100, LAYERS, 1000, by_layer=True)
     transfer.stay()
     assert not transfer.is_sent
-    assert transfer.step(60, 100, AMPLE) == ()
+    assert transfer.step(60, 100) == ()
     assert transfer.next(99, 0) is None
     assert [(one.start, one.stop) for one in send_all(transfer, 100)] == [(0, 100)]
     assert transfer.is_sent
-    assert transfer.step(100, 101, AMPLE) == ()
+    assert transfer.step(100, 101) == ()
     assert transfer.is_sent
 
 
@@ -117,7 +116,7 @@ def test_whatever_has_room_and_whenever_it_begins_anew_everything_is_sent(
     transfer = KvTransfer(positions, LAYERS, layer_bytes, by_layer=True)
     coverage, start = KvCoverage(positions, cached, LAYERS), 0
     for number, rows in enumerate(steps):
-        pieces = transfer.step(start, start + rows, AMPLE if room[number] else 0)
+        pieces = transfer.step(start, start + rows, leaves=room[number])
         if number == anew:
             transfer.again()
             coverage = KvCoverage(positions, cached, LAYERS)

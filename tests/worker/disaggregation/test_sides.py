@@ -76,6 +76,23 @@ def test_kv_leaves_while_a_long_prompt_is_computed_or_once_it_is() -> None:
     with_pair(by_request, kind=replace(MODELLED, kv_transfer="by-request"))
 
 
+def test_kv_leaves_with_a_step_that_computes_more_of_it_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefill, "MOST_STAGED_BYTES", 1)
+    left, step = list[tuple[range, ...]](), KvTransfer.step
+
+    def stepped(transfer: KvTransfer, start: int, stop: int, link_pace: float, *, leaves: bool) -> tuple[range, ...]:
+        left.append(step(transfer, start, stop, link_pace, leaves=leaves))
+        return left[-1]
+
+    async def act(pool: WorkerPool) -> None:
+        await ask(pool)
+        await pool.until(lambda: taken(pool) == 1)
+
+    monkeypatch.setattr(KvTransfer, "step", stepped)
+    with_pair(act)
+    assert left[0]
+
+
 def test_a_request_whose_kv_has_come_misses_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     async def act(pool: WorkerPool) -> None:
         runner, engine, begun = pool.members["d"].runner, asyncio.Lock(), list[set[str] | None]()
@@ -205,9 +222,9 @@ def test_a_report_says_what_is_sent_and_what_is_kept() -> None:
 def test_pieces_are_cut_by_the_pace_of_links_once_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     paces, step = list[float](), KvTransfer.step
 
-    def stepped(transfer: KvTransfer, start: int, stop: int, room_bytes: int, link_pace: float) -> tuple[range, ...]:
+    def stepped(transfer: KvTransfer, start: int, stop: int, link_pace: float, *, leaves: bool) -> tuple[range, ...]:
         paces.append(link_pace)
-        return step(transfer, start, stop, room_bytes, link_pace)
+        return step(transfer, start, stop, link_pace, leaves=leaves)
 
     async def act(pool: WorkerPool) -> None:
         slow_link(pool, 0.001)
