@@ -78,7 +78,7 @@ class Keyring:
                 raise BadKeys(f"there are two keys named {key.name!r}; give every key a name of its own")
             other = self._clients.setdefault(_digest(key.key.encode()), KeyHolder(key))
             if other.name != key.name:
-                raise BadKeys(f"{other.name!r} and {key.name!r} have the same key")
+                raise BadKeys(f"{other.name!r} and {key.name!r} have the same key; give each its own")
 
     def __bool__(self) -> bool:
         return bool(self._clients)
@@ -211,7 +211,7 @@ class Guard:
             message = "The API key is missing or wrong: send 'Authorization: Bearer KEY', or 'x-api-key: KEY'."
             raise ApiError(401, message, code="invalid_api_key")
         if path.startswith(ADMIN) and not client.is_admin:
-            raise _forbidden(f"The key {client.name!r} has no admin rights.")
+            raise _forbidden(f"The key {client.name!r} has no admin rights; use one that has them.")
         return client
 
 

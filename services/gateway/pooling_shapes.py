@@ -21,7 +21,7 @@ class PoolingOptions(msgspec.Struct, frozen=True, kw_only=True):
     model: Annotated[str, Meta(description="A registered model; may be left out where there is only one")] = ""
     truncate_prompt_tokens: Annotated[
         Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None,
-        Meta(description="Cut a text to so many tokens; -1: to as many as the context has room for"),
+        Meta(description="Cut a text to this many tokens; -1: to as many as the context has room for"),
     ] = None
     truncation_side: Annotated[
         Literal["left", "right"], Meta(description="Where a text is cut: its beginning, or its end")
@@ -75,7 +75,7 @@ class ClassifyRequest(PoolingOptions, frozen=True, kw_only=True):
         Meta(description="One image in the form of a chat, in place of input"),
     ] = None
     use_activation: Annotated[
-        bool | None, Meta(description="False tells what the model's matrix gives, and no likelihoods")
+        bool | None, Meta(description="With false, the model's raw outputs are returned instead of probabilities")
     ] = None
 
 
@@ -95,7 +95,7 @@ class EmbeddingRequest(PoolingRequest, frozen=True, kw_only=True):
 
     dimensions: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(description="Keep so many numbers of a vector, for models that were trained for it (Matryoshka)"),
+        Meta(description="Keep this many numbers of a vector, for models that were trained for it (Matryoshka)"),
     ] = None
 
 
@@ -111,7 +111,7 @@ class RerankRequest(PoolingOptions, frozen=True, kw_only=True):
 
     query: str
     documents: Annotated[list[str], Meta(description="The texts to be ordered", min_length=1)]
-    top_n: Annotated[int, Meta(description="Return so many of the best; 0 is all", ge=0)] = 0
+    top_n: Annotated[int, Meta(description="Return this many of the best; 0 is all", ge=0)] = 0
     return_documents: Annotated[bool, Meta(description="Return the texts of the documents")] = True
 
 

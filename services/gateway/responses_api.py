@@ -73,7 +73,9 @@ class ResponsesApi:
         check_request(body)
         visit: Visit = request.state.visit
         if body.background and not self.kept.store.keeps:
-            raise bad_request("'background' needs responses that are kept; this gateway keeps none.", "background")
+            raise bad_request(
+                "'background' needs responses that are kept, and this gateway keeps none; leave it out.", "background"
+            )
         earlier = await self.kept.conversation(visit.who, body.previous_response_id)
         shape = ResponsesShape(body)
         response = await self.completions.converse(request, chat_of(body, earlier), shape, NAMES)

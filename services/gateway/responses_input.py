@@ -17,7 +17,7 @@ from livescale.services.gateway.responses_objects import (
 USUAL_ITEMS, MOST_ITEMS = 20, 100  # on a page, as OpenAI has it
 QUERY = (
     ("after", "The id of the item after which the page begins"),
-    ("limit", f"At most so many items, up to {MOST_ITEMS}; {USUAL_ITEMS} by default"),
+    ("limit", f"Most items to return, up to {MOST_ITEMS}; {USUAL_ITEMS} by default"),
     ("order", "asc, or desc (the default): the newest first"),
 )
 
