@@ -118,7 +118,7 @@ class KeptResponses:
     clock: Clock
 
     async def retrieve(self, request: Request) -> Response:
-        """Answer GET /v1/responses/{response_id}."""
+        """Answer GET /v1/responses/{response_id}, which a client asks again until the status changes."""
         if request.query_params.get("stream", "false") != "false":
             raise bad_request(
                 "A kept response cannot be streamed; leave 'stream' out, and ask again until its status changes.",
@@ -196,5 +196,5 @@ class KeptResponses:
 
 
 def as_json(value: object) -> str:
-    """Encode what is kept of a response."""
+    """Encode a response, or the messages that led to it, as the JSON that is kept."""
     return msgspec.json.encode(value).decode()

@@ -42,21 +42,21 @@ class InputRequest(PoolingOptions, frozen=True, kw_only=True):
 
 
 class ImageUrl(msgspec.Struct, frozen=True, kw_only=True):
-    """An image, as a data URL in base64."""
+    """An image, as a data URL in base64: no other URL is fetched."""
 
     url: str
     detail: Annotated[str | None, Meta(description="Accepted and ignored")] = None
 
 
 class ImagePart(msgspec.Struct, frozen=True, kw_only=True):
-    """The image of a message."""
+    """The only part of an ImageMessage: its image."""
 
     type: Literal["image_url"]
     image_url: ImageUrl
 
 
 class ImageMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message whose content is one image."""
+    """A message of a chat whose content is one image and no text."""
 
     role: Literal["user"]
     content: Annotated[list[ImagePart], Meta(min_length=1, max_length=1)]

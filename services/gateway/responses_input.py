@@ -23,7 +23,7 @@ QUERY = (
 
 
 class InputText(msgspec.Struct, frozen=True, tag_field="type", tag="input_text"):
-    """A part of a message that was put in."""
+    """A text of an input message; those of the model are OutputText."""
 
     text: str
 

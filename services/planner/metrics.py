@@ -1,4 +1,4 @@
-"""What the planner shows to Prometheus."""
+"""The planner's metrics for Prometheus: instances, scales and their phases, and predicted against measured times."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable

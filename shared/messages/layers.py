@@ -116,5 +116,5 @@ class Latent(Message, frozen=True, kw_only=True):
 
     @property
     def kept_dim(self) -> int:
-        """The numbers that are kept of a token."""
+        """The numbers that the KV cache keeps of a token: the latent, and the key that rotates."""
         return self.kv_lora_rank + self.qk_rope_head_dim
