@@ -14,18 +14,17 @@ from livescale.services.gateway.options import (
     Choices,
     RequestPriority,
     RequestTimeout,
-    TokenId,
     TopLogprobs,
 )
 from livescale.services.gateway.repetition import RepetitionDetection
 from livescale.services.gateway.tools import ToolChoice, Tools
 from livescale.shared.messages.membership import Role
-from livescale.shared.messages.message import Amount, Count, Positive
+from livescale.shared.messages.message import Amount, Count, Positive, TokenId
 from livescale.shared.messages.model_spec import (
     Disaggregation,
+    ModelPriority,
     ModelSpec,
     Path,
-    Priority,
     ReasoningParser,
     Share,
     TensorParallelSize,
@@ -228,7 +227,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
         KvCacheDType | None, Meta(description="fp8: keys and values are rounded to e4m3 as they are kept")
     ] = None
     priority: Annotated[
-        Priority | None, Meta(description="Models of higher priority get workers first where there are too few")
+        ModelPriority | None, Meta(description="Models of higher priority get workers first where there are too few")
     ] = None
     disaggregation: Annotated[
         Disaggregation | None,

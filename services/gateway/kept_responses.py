@@ -150,7 +150,7 @@ class KeptResponses:
             )
         if found.status == "in_progress":
             found = replace(found, status="cancelled")
-            if not await self.store.put(request.state.visit.who, replace(kept, response=as_json(found))):
+            if not await self.store.put(request.state.visit.who, replace(kept, response=kept_json(found))):
                 raise internal("The response could not be cancelled; try again.")
         return json_answer(found)
 
@@ -195,6 +195,6 @@ class KeptResponses:
         return kept
 
 
-def as_json(value: object) -> str:
+def kept_json(value: object) -> str:
     """Encode a response, or the messages that led to it, as the JSON that is kept."""
     return msgspec.json.encode(value).decode()

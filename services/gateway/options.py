@@ -8,14 +8,13 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from livescale.shared.messages.requests import MOST_LOGPROBS
+from livescale.shared.messages.message import TokenId
+from livescale.shared.messages.requests import MOST_LOGPROBS, Penalty
 
 MOST_CHOICES = 128
 MOST_ALTERNATIVES = 1024
-TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
 Stops = Annotated[list[StopString], Meta(max_length=64)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)]
 Choices = Annotated[int, Meta(ge=1, le=MOST_CHOICES)]
 RequestPriority = Annotated[

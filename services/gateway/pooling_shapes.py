@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from livescale.services.gateway.options import RequestPriority, RequestTimeout, TokenId
+from livescale.services.gateway.options import RequestPriority, RequestTimeout
+from livescale.shared.messages.message import TokenId
 
 Texts = Annotated[
     str | list[str | TokenId | list[TokenId]],
