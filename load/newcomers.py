@@ -22,7 +22,7 @@ NOTES = (
     "First token, shared: of a request of which it ran layers before it was whole.",
     "Whole: all parameters are there; without live scaling it does nothing before.",
     "First token, own: the first that it sent itself.",
-    "Handed over: requests that others took over from it, by who did.",
+    "Handed over: requests that others took over from it, by the worker that did.",
 )
 
 
@@ -70,8 +70,9 @@ def tell_slower(
             continue
         live, stop = (duration(newcomer.since_decision(at)) for at in (first_at, whole_at + prefill_seconds))
         yield (
-            f"{newcomer.worker}: live was slower than a stop would have been: its first token came {live} after the "
-            f"decision, and would have after {stop}, as {'; '.join(reasons(newcomer, first_at, incidents))}."
+            f"{newcomer.worker}: live scaling was slower than to wait for all parameters: its first token came {live} "
+            f"after the decision, and would have come after {stop}, as "
+            f"{'; '.join(reasons(newcomer, first_at, incidents))}."
         )
 
 
@@ -83,17 +84,17 @@ def reasons(newcomer: Newcomer, first_at: float, incidents: Sequence[RunIncident
     took, should = (newcomer.since_decision(at) for at in (newcomer.whole_at, newcomer.predicted_at))
     if took is not None and should is not None and took > LATE * should:
         yield (
-            f"its parameters took {duration(took)} where {duration(should)} were predicted: it and who sent them ran "
-            "requests meanwhile, and a stop might have kept to it"
+            f"its parameters took {duration(took)} where {duration(should)} were predicted: it and its senders ran "
+            "requests meanwhile, and without live scaling they might have come in time"
         )
     handed_over = [each for each in newcomer.hand_offs if each.at <= (newcomer.whole_at or inf)]
     if not handed_over:
-        yield "nobody took a request over from it before it was whole"
+        yield "no worker took a request over from it before it was whole"
     elif not any(each.layers for each in handed_over):
-        yield "the requests that were taken over from it had none of its layers run"
+        yield "it had run no layer of the requests that were taken over from it"
     else:
         begun = duration(newcomer.since_decision(min(each.at for each in handed_over if each.layers)))
-        yield f"the first request that it shared changed hands only after {begun}, and then had the other layers to run"
+        yield f"the first request that it shared was taken over only after {begun}, with the other layers still to run"
 
 
 def newcomer_table(newcomers: Sequence[Newcomer], records: Sequence[RequestRecord]) -> Table:

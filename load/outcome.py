@@ -11,8 +11,8 @@ from livescale.load.stats import Period, Summary, summarise_periods
 from livescale.load.story import Newcomer, Story
 
 NOTHING_ADDED = (
-    "But no instance was scaled out, so what is to be shown was not: one instance was enough for this load. "
-    "Have more of it by --rate-scale or --duration."
+    "But no instance was scaled out, so live scaling was not shown: one instance was enough for this load. "
+    "Send more requests, with --rate-scale or --duration."
 )
 
 

@@ -1,1 +1,1 @@
-"""`livescale advise`: the smallest pool that holds its SLOs under a trace, by simulations."""
+"""`livescale advise`: the smallest pool that meets its SLOs under a trace, by simulations."""

@@ -36,10 +36,10 @@ class Advice:
         share = f"{100 * self.slos.share:g} % of requests"
         if self.found.choice is None:
             largest = max(choice.workers for choice in self.found.tried)
-            return f"No pool holds: with {largest} workers, too, fewer than {share} are in time."
+            return f"No pool meets the SLOs: with {largest} workers, too, fewer than {share} are in time."
         workers, least = self.found.choice
         return (
-            f"A pool of {workers} holds the SLOs for {share}, with min-instances {least} and max-instances "
+            f"A pool of {workers} meets the SLOs for {share}, with min-instances {least} and max-instances "
             f"{max(1, least, self.most_used)}."
         )
 

@@ -1,4 +1,4 @@
-"""The command `livescale advise`: the smallest pool, and the bounds of scaling, that hold SLOs under a trace."""
+"""The command `livescale advise`: the smallest pool, and the bounds of scaling, that meet SLOs under a trace."""
 
 import sys
 import time
@@ -66,7 +66,7 @@ def to_model(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...])
     type=click.FloatRange(0, 1, min_open=True),
     default=0.99,
     show_default=True,
-    help="Share of all requests that are to keep both.",
+    help="Share of all requests that must meet both SLOs.",
 )
 @click.option("--window", default="0+300", show_default=True, help="Part of the traces: START+SECONDS.")
 @click.option("--rate-scale", type=SECONDS, default=1.0, show_default=True, help="Factor on the rates of the traces.")
@@ -77,9 +77,13 @@ def to_model(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...])
     help="How fast GPUs run the models: a file that `livescale profile` wrote, or the name of a shipped profile.",
 )
 @click.option(
-    "--tensor-parallel-size", type=click.IntRange(1, 64), default=1, show_default=True, help="GPUs of an instance."
+    "--tensor-parallel-size",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Number of GPUs that make up an instance.",
 )
-@click.option("--system", default="", help="Name of a system whose settings are taken; `livescale systems` lists them.")
+@click.option("--system", default="", help="Name of a system whose settings are used; `livescale systems` lists them.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all simulations.")
 @click.option("--report", type=FILE, help="File to write the HTML report to.")
 def advise(
@@ -97,7 +101,7 @@ def advise(
     seed: int,
     report: Path | None,
 ) -> None:
-    """Find the smallest pool of workers, and the fewest instances in it, that hold SLOs under a trace.
+    """Find the smallest pool of workers, and the fewest instances in it, that meet SLOs under a trace.
 
     Each step is a simulation (see `livescale simulate`). The search assumes that more workers or instances do not hurt.
     Then it shows what breaks first: with one GPU less, with one link half as fast, and with twice the bursts. The exit

@@ -1,4 +1,4 @@
-"""The claims as one HTML page."""
+"""Writes the judged claims of the papers as one HTML page, with pictures and causes."""
 
 from collections.abc import Sequence
 from html import escape

@@ -150,7 +150,7 @@ def show(run: DryRun) -> None:
     console.print(f"{headline(run)}\n", highlight=False)
     rows = list(islice(send_rows(run), MOST_ROWS + 1))
     if rows:
-        print_rows(console, "Who sends what to whom", rows[:MOST_ROWS])
+        print_rows(console, "Flows of parameters", rows[:MOST_ROWS])
     if len(rows) > MOST_ROWS:
         console.print("More is in --json and in the picture (--svg).\n")
     if run.plan.policy == "chains":
@@ -158,10 +158,10 @@ def show(run: DryRun) -> None:
         for number, line in enumerate(lines[:MOST_LINES], 1):
             console.print(f"chain {number}: {line}")
         if len(lines) > MOST_LINES:
-            console.print(f"and {len(lines) - MOST_LINES} chains more")
+            console.print(f"and {len(lines) - MOST_LINES} more chains")
     for pipeline in run.pipelines[:MOST_LINES]:
         console.print(f"pipeline {' '.join(pipeline.nodes)}: executable after {format_seconds(pipeline.ready_at)}")
-    console.print(f"can serve live while loading: {' '.join(run.plan.tails[:MOST_LINES]) or 'nobody'}")
+    console.print(f"can serve live while loading: {' '.join(run.plan.tails[:MOST_LINES]) or 'no instance'}")
     for reason in run.plan.reasons:
         console.print(f"- {reason}")
 

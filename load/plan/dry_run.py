@@ -118,8 +118,8 @@ def parse_serving(topology: Topology, text: str) -> ServingFlow:
     kind, _, name = link.rpartition("-")
     if kind not in LINKS or name not in DIRECTIONS:
         raise ValueError(
-            f"--serving {text}: write who, which direction and how much, as in a0/0:out=5GB/s; "
-            "domain-out and link-out are within the domain and to the host's memory"
+            f"--serving {text}: write a node, a direction and a rate, as in a0/0:out=5GB/s; "
+            "domain-out is within the domain, link-out to the host's memory"
         )
     check_place(topology, "--serving", node)
     return ServingFlow(node, DIRECTIONS[name], parse_rate(rate), LINKS[kind])

@@ -84,8 +84,8 @@ Examples:
     "--against-live",
     type=click.IntRange(2, 100),
     metavar="RUNS",
-    help="Run the scenario so often in a real system on this machine too, with modelled engines and shaped links, and "
-    "tell whether the simulation lies within what these runs show; the exit status is 1 if not.",
+    help="Run the scenario this many times in a real system on this machine too, with modelled engines and shaped "
+    "links, and tell whether the simulation lies within what these runs show; the exit status is 1 if not.",
 )
 @seeds_options
 def simulate(

@@ -44,19 +44,19 @@ class FaultEntry(Settings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if (self.at is None) == (self.every is None):
-            raise ValueError("give either at or every")
+            raise ValueError("give either 'at' or 'every'")
         if (self.what in MESSAGE_KINDS) != (not self.who):
             raise ValueError(
-                f"{self.what} needs no who, as it befalls messages; leave it out"
+                f"{self.what} has no 'who', as it happens to messages; leave it out"
                 if self.who
-                else f"{self.what} needs who it befalls"
+                else f"{self.what} needs 'who': the process, service or machine that it happens to"
             )
         if (self.what == "cut-link") != bool(self.other):
-            raise ValueError("other is the other end of a link: give it with cut-link, and with nothing else")
+            raise ValueError("'other' is the other end of a link; give it with cut-link, and with no other fault")
         if self.amount is not None and self.what not in USUAL_AMOUNT:
-            raise ValueError(f"amount means nothing with {self.what}; leave it out")
+            raise ValueError(f"'amount' has no effect with {self.what}; leave it out")
         if self.what != "slow-disk" and self.amount is not None and self.amount > 1:
-            raise ValueError(f"amount is a share of messages, 0 to 1, not {self.amount:g}")
+            raise ValueError(f"'amount' is a share of messages, 0 to 1, not {self.amount:g}")
 
     def fault(self, at: float) -> ClusterFault:
         return ClusterFault(

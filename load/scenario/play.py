@@ -1,4 +1,4 @@
-"""Runs a scenario under virtual time."""
+"""Plays a scenario under virtual time: starts its system, sends its requests, and gathers what came of them."""
 
 import asyncio
 import time

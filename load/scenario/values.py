@@ -31,7 +31,7 @@ def read_settings(given: Mapping[str, object]) -> tuple[dict[str, object], bool]
         values = check_values(dict(given), UpOptions)
         unlike = sorted(values.keys() - SIMULATED)
         if unlike:
-            raise ValueError(f"{kebab(unlike[0])} means nothing in a simulation; leave it out")
+            raise ValueError(f"{kebab(unlike[0])} has no effect in a simulation; leave it out")
         find_latency(str(values.get("engine_profile", "llama3-8b-a100")))
         name = values.pop("system", "")
         system = find_system(str(name)) if name else None

@@ -209,7 +209,7 @@ def victims(fault: ClusterFault, cluster: VirtualClusterSettings) -> list[str]:
     able = [id for id in cluster.places() if can_befall(fault.what, id)]
     for who in (fault.who, fault.other) if fault.what == "cut-link" else (fault.who,):
         if not set(able) & set(cluster.find(who)):
-            raise ValueError(f"{fault.what} cannot befall {who!r}; name one of {', '.join(able)}")
+            raise ValueError(f"{fault.what} cannot happen to {who!r}; name one of {', '.join(able)}")
     return [id for id in cluster.find(fault.who) if id in able]
 
 

@@ -21,7 +21,7 @@ COMMANDS = {
         "livescale.load.scenario.command:simulate", "Try a cluster, a load and faults under virtual time."
     ),
     "advise": LazyCommand(
-        "livescale.load.advise.command:advise", "Find the smallest pool that holds its SLOs under a trace."
+        "livescale.load.advise.command:advise", "Find the smallest pool that meets its SLOs under a trace."
     ),
     "claims": LazyCommand(
         "livescale.load.claims.command:claims", "Check what the papers claim, and print one table of it."

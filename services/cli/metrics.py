@@ -112,7 +112,7 @@ async def gather(bus: Bus, process_id: str | None) -> bytes:
         return merged
     chosen = [member for member in members if member.id == process_id]
     if not chosen:
-        raise click.ClickException(f"no process {process_id!r} lives; `livescale status` shows those that do")
+        raise click.ClickException(f"no process {process_id!r} is alive; `livescale status` lists those that are")
     texts = await ask_expositions(bus, chosen)
     if process_id not in texts:
         raise click.ClickException(f"{process_id} did not answer")

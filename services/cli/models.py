@@ -62,14 +62,14 @@ def models(as_json: bool) -> None:
     type=click.Choice(get_args(DType)),
     default="bfloat16",
     show_default=True,
-    help="What the parameters are to be served in.",
+    help="Number type in which parameters are served.",
 )
 @click.option(
     "--kv-cache-dtype",
     type=click.Choice(get_args(KvCacheDType)),
     default="auto",
     show_default=True,
-    help="How keys and values are to be kept.",
+    help="How keys and values are kept.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 def check(checkpoint: str, dtype: DType, kv_cache_dtype: KvCacheDType, as_json: bool) -> None:

@@ -27,9 +27,7 @@ The same with the nats CLI:
 
 @click.command(epilog=EPILOG)
 @click.argument("name")
-@click.option(
-    "--instances", required=True, type=click.IntRange(min=0), help="The number of instances that the model is to have."
-)
+@click.option("--instances", required=True, type=click.IntRange(min=0), help="Number of instances to have.")
 @click.option(
     "--live",
     type=click.Choice(get_args(LiveMode)),

@@ -27,7 +27,7 @@ GUARDED = ("/v1/", "/v2/", *ADMIN, "/tokenize", "/detokenize", "/pooling", "/cla
 LOCAL = frozenset({b"127.0.0.1", b"localhost", b"[::1]"})
 HOST = re.compile(rb"(\[[0-9a-fA-F:]+\]|[^:\[\]]*)(?::\d+)?")
 
-Headers = Mapping[bytes, bytes]
+RawHeaders = Mapping[bytes, bytes]
 
 
 class BadKeys(Exception):
@@ -78,7 +78,7 @@ class Keyring:
                 raise BadKeys(f"there are two keys named {key.name!r}; give every key a name of its own")
             other = self._clients.setdefault(_digest(key.key.encode()), KeyHolder(key))
             if other.name != key.name:
-                raise BadKeys(f"{other.name!r} and {key.name!r} have the same key")
+                raise BadKeys(f"{other.name!r} and {key.name!r} have the same key; give each its own")
 
     def __bool__(self) -> bool:
         return bool(self._clients)
@@ -186,7 +186,7 @@ class Guard:
         self._is_local = is_local
         self._anybody = KeyHolder(ApiKey(name="anybody", key=""))
 
-    def admit(self, path: str, headers: Headers) -> tuple[Visit, ApiError | None]:
+    def admit(self, path: str, headers: RawHeaders) -> tuple[Visit, ApiError | None]:
         """Return the visit, and the error that ends it at once: 401 for a wrong key, 403 for missing rights, 429 over a
         limit. None lets the request in."""
         visit = Visit(self._anybody, self._clock)
@@ -197,7 +197,7 @@ class Guard:
             return visit, refusal
         return visit, None
 
-    def _recognise(self, path: str, headers: Headers) -> KeyHolder:
+    def _recognise(self, path: str, headers: RawHeaders) -> KeyHolder:
         if not path.startswith(GUARDED):
             return self._anybody
         if not self.with_keys:
@@ -211,17 +211,17 @@ class Guard:
             message = "The API key is missing or wrong: send 'Authorization: Bearer KEY', or 'x-api-key: KEY'."
             raise ApiError(401, message, code="invalid_api_key")
         if path.startswith(ADMIN) and not client.is_admin:
-            raise _forbidden(f"The key {client.name!r} has no admin rights.")
+            raise _forbidden(f"The key {client.name!r} has no admin rights; use one that has them.")
         return client
 
 
-def _presented(headers: Headers) -> bytes:
+def _presented(headers: RawHeaders) -> bytes:
     """The key that a request brings: as OpenAI's clients do, otherwise as Anthropic's."""
     scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
     return key.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"").strip()
 
 
-def _is_from_here(headers: Headers) -> bool:
+def _is_from_here(headers: RawHeaders) -> bool:
     """Whether the request was sent from this machine on purpose. A page in the operator's browser has an origin, or
     reaches the gateway under its own host name."""
     host = HOST.fullmatch(headers.get(b"host", b""))

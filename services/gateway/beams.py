@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from livescale.services.gateway.bodies import GenerationOptions
-from livescale.services.gateway.completion_response import CompletionResponse, Emit
+from livescale.services.gateway.completion_response import CompletionResponse, EmitChoice
 from livescale.services.gateway.generation import Generation, Wait
 from livescale.services.gateway.output import Output, StopReason, TextPiece
 from livescale.services.gateway.progress import Fresh
@@ -149,7 +149,7 @@ class BeamResponse(CompletionResponse):
     searches: Sequence[BeamSearch] = ()
     top: int | None = None
 
-    async def _generate(self, emit: Emit, wait: Wait) -> None:
+    async def _generate(self, emit: EmitChoice, wait: Wait) -> None:
         for place, search in enumerate(self.searches):
             beams = await search.run(wait)
             for choice, beam in enumerate(beams):

@@ -14,18 +14,17 @@ from livescale.services.gateway.options import (
     Choices,
     RequestPriority,
     RequestTimeout,
-    TokenId,
     TopLogprobs,
 )
 from livescale.services.gateway.repetition import RepetitionDetection
 from livescale.services.gateway.tools import ToolChoice, Tools
 from livescale.shared.messages.membership import Role
-from livescale.shared.messages.message import Amount, Count, Positive
+from livescale.shared.messages.message import Amount, Count, Positive, TokenId
 from livescale.shared.messages.model_spec import (
     Disaggregation,
+    ModelPriority,
     ModelSpec,
     Path,
-    Priority,
     ReasoningParser,
     Share,
     TensorParallelSize,
@@ -54,33 +53,33 @@ class GenerationOptions(AnswerOptions, frozen=True, kw_only=True):
     max_tokens: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Tokens to generate at most")] = None
     truncate_prompt_tokens: Annotated[
         Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None,
-        Meta(description="Cut a prompt to so many tokens; -1: to as many as the context has room for"),
+        Meta(description="Cut a prompt to this many tokens; -1: to as many as the context has room for"),
     ] = None
     truncation_side: Annotated[
         Literal["left", "right"], Meta(description="Where a prompt is cut: its beginning, or its end")
     ] = "left"
     prompt_logprobs: Annotated[
         TopLogprobs | None,
-        Meta(description="Tell how likely the prompt's tokens are, and so many of the likeliest"),
+        Meta(description="Return the log-probabilities of the prompt's tokens, and of this many likeliest ones"),
     ] = None
     repetition_detection: Annotated[
         RepetitionDetection | None, Meta(description="End an answer that repeats itself, with this finish_reason")
     ] = None
-    return_tokens_as_token_ids: Annotated[
-        bool, Meta(description="Name tokens token_id:ID where their log-probabilities are told")
-    ] = False
+    return_tokens_as_token_ids: Annotated[bool, Meta(description="Name tokens token_id:ID in log-probabilities")] = (
+        False
+    )
     return_token_ids: Annotated[bool, Meta(description="Add prompt_token_ids and token_ids to the answer")] = False
     return_token_offsets: Annotated[
-        bool, Meta(description="Of /render: add token_offsets, where each token begins and ends in the text")
+        bool, Meta(description="For /render: add token_offsets, where each token begins and ends in the text")
     ] = False
-    return_mm_kwargs: Annotated[bool, Meta(description="Of /render; texts have none")] = True
-    mm_payload: Annotated[Literal["tensors", "none"], Meta(description="Of /render; texts have none")] = "tensors"
+    return_mm_kwargs: Annotated[bool, Meta(description="For /render; without effect, as texts have none")] = True
+    mm_payload: Annotated[Literal["tensors", "none"], Meta(description="For /render; without effect")] = "tensors"
     stream_interval: Annotated[
-        int, Meta(description="Tokens in each event of a stream but the first", ge=1, le=2**31 - 1)
+        int, Meta(description="Tokens in each event of a stream after the first", ge=1, le=2**31 - 1)
     ] = 1
     request_id: Annotated[
         Annotated[str, Meta(pattern="^[!-~]+$", max_length=128)] | None,
-        Meta(description="What the request is called, unless the header x-request-id says it"),
+        Meta(description="Id of the request, unless the header x-request-id gives one"),
     ] = None
     cache_salt: Annotated[
         Annotated[str, Meta(min_length=1, max_length=1024)] | None,
@@ -106,10 +105,11 @@ class CompletionRequest(GenerationOptions, frozen=True, kw_only=True):
 
     add_special_tokens: Annotated[bool, Meta(description="Begin a text as the tokenizer does")] = True
     logprobs: Annotated[
-        TopLogprobs | bool | None, Meta(description="Tell how likely each token is, and so many of the likeliest")
+        TopLogprobs | bool | None,
+        Meta(description="Return the log-probability of each token, and of this many likeliest ones"),
     ] = None
     best_of: Annotated[
-        Choices | None, Meta(description="Generate so many choices, and answer the `n` likeliest of them")
+        Choices | None, Meta(description="Generate this many choices, and return the `n` likeliest of them")
     ] = None
 
     prompt: Annotated[
@@ -145,10 +145,12 @@ class ChatRequest(GenerationOptions, frozen=True, kw_only=True):
         ToolChoice | None,
         Meta(description="Whether the model calls tools: none, auto (the default), required, or this one"),
     ] = None
-    parallel_tool_calls: Annotated[bool, Meta(description="With false, only the first call is told")] = True
+    parallel_tool_calls: Annotated[bool, Meta(description="With false, only the first call is returned")] = True
     include_reasoning: Annotated[bool, Meta(description="With false, reasoning is left out of the answer")] = True
-    logprobs: Annotated[bool, Meta(description="Tell how likely each token is")] = False
-    top_logprobs: Annotated[TopLogprobs | None, Meta(description="And so many of the likeliest; with logprobs")] = None
+    logprobs: Annotated[bool, Meta(description="Return the log-probability of each token")] = False
+    top_logprobs: Annotated[
+        TopLogprobs | None, Meta(description="With logprobs: also those of this many likeliest tokens")
+    ] = None
     max_completion_tokens: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="The newer name of max_tokens")
     ] = None
@@ -160,8 +162,8 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelOrOnly = ""
     prompt: str | None = None
     messages: Conversation | None = None
-    add_special_tokens: Annotated[bool, Meta(description="Of a prompt: begin it as /v1/completions would")] = True
-    add_generation_prompt: Annotated[bool, Meta(description="Of messages: ask for the assistant's turn")] = True
+    add_special_tokens: Annotated[bool, Meta(description="With prompt: begin it as /v1/completions would")] = True
+    add_generation_prompt: Annotated[bool, Meta(description="With messages: ask for the assistant's turn")] = True
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,12 +190,12 @@ class RoleRequest(msgspec.Struct, frozen=True, kw_only=True):
 class BoundsRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="ScalingBounds"):
     """The load at which instances are added (hi) and given back (lo), as a part of what one instance can do."""
 
-    prefill_lo: Annotated[Share | None, Meta(description="Seconds of prompts that wait, an instance")] = None
-    prefill_hi: Annotated[Share | None, Meta(description="Seconds of prompts that wait, an instance")] = None
+    prefill_lo: Annotated[Share | None, Meta(description="Seconds of waiting prompts per instance")] = None
+    prefill_hi: Annotated[Share | None, Meta(description="Seconds of waiting prompts per instance")] = None
     decode_lo: Annotated[Share | None, Meta(description="Share of KV blocks or slots")] = None
     decode_hi: Annotated[Share | None, Meta(description="Share of KV blocks or slots")] = None
-    kv_lo: Annotated[Share | None, Meta(description="Seconds of KV that is to be sent, an instance")] = None
-    kv_hi: Annotated[Share | None, Meta(description="Seconds of KV that is to be sent, an instance")] = None
+    kv_lo: Annotated[Share | None, Meta(description="Seconds of KV still to be sent, per instance")] = None
+    kv_hi: Annotated[Share | None, Meta(description="Seconds of KV still to be sent, per instance")] = None
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="ModelSpec"):
@@ -207,16 +209,26 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
     min_instances: Count | None = None
     max_instances: Positive | None = None
     bounds: BoundsRequest = BoundsRequest()
-    upscale_delay_s: Annotated[Amount | None, Meta(description="Too little for so long before one is added")] = None
-    downscale_delay_s: Annotated[Amount | None, Meta(description="Idle for so long before one is given back")] = None
-    downscale_to_zero_delay_s: Annotated[Amount | None, Meta(description="The same of the last one")] = None
-    max_model_len: Annotated[Positive | None, Meta(description="Tokens of a request, prompt and output")] = None
-    tensor_parallel_size: Annotated[TensorParallelSize | None, Meta(description="Workers of an instance")] = None
-    layout: Annotated[Layout | None, Meta(description="How parameters lie; panels is for workers on CPUs")] = None
+    upscale_delay_s: Annotated[Amount | None, Meta(description="Seconds of too few instances before one is added")] = (
+        None
+    )
+    downscale_delay_s: Annotated[
+        Amount | None, Meta(description="Seconds without need for an instance before it is given back")
+    ] = None
+    downscale_to_zero_delay_s: Annotated[Amount | None, Meta(description="The same for the last instance")] = None
+    max_model_len: Annotated[Positive | None, Meta(description="Most tokens of a request, prompt and output")] = None
+    tensor_parallel_size: Annotated[
+        TensorParallelSize | None, Meta(description="Number of workers that make up an instance")
+    ] = None
+    layout: Annotated[Layout | None, Meta(description="Order of bfloat16 matrices; panels is for workers on CPUs")] = (
+        None
+    )
     kv_cache_dtype: Annotated[
         KvCacheDType | None, Meta(description="fp8: keys and values are rounded to e4m3 as they are kept")
     ] = None
-    priority: Annotated[Priority | None, Meta(description="Whom workers go to first where they are short")] = None
+    priority: Annotated[
+        ModelPriority | None, Meta(description="Models of higher priority get workers first where there are too few")
+    ] = None
     disaggregation: Annotated[
         Disaggregation | None,
         Meta(description="Whether some instances prefill and others decode; auto: where more requests are in time"),

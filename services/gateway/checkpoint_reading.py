@@ -158,7 +158,9 @@ def _bytes(path: Path, limit: int) -> bytes | None:
 def _read_tokenizer(path: Path) -> Tokenizer:
     data = _bytes(path, TOKENIZER_LIMIT_BYTES)
     if data is None:
-        raise BadCheckpoint(f"{path} is missing: tokenization needs the fast tokenizer's file")
+        raise BadCheckpoint(
+            f"{path} is missing: only fast tokenizers are served; save the tokenizer as one with transformers"
+        )
     try:
         tokenizer = Tokenizer.from_buffer(data)
     except Exception as error:  # noqa: BLE001 the library raises nothing narrower

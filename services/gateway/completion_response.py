@@ -26,7 +26,7 @@ from livescale.services.gateway.spans import RequestTrace
 from livescale.shared.messages.requests import TokenLogprobs
 from livescale.shared.runtime.waiting import together
 
-Emit = Callable[[int, TextPiece], Awaitable[None]]
+EmitChoice = Callable[[int, TextPiece], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class CompletionResponse:
         envelope = self.envelope.made_by(self.generations[0].fingerprint)
         return self.shape.whole(envelope, [one for all in made for one in likeliest(all, self.n)], self._usage())
 
-    async def _run(self, emit: Emit, wait: Wait) -> None:
+    async def _run(self, emit: EmitChoice, wait: Wait) -> None:
         outcome: str | None = "cancelled"
         try:
             with renamed(self.names):
@@ -107,7 +107,7 @@ class CompletionResponse:
             self.spend(usage.total_tokens if began else 0)
             self.trace.end(usage, self.generations, outcome)
 
-    async def _generate(self, emit: Emit, wait: Wait) -> None:
+    async def _generate(self, emit: EmitChoice, wait: Wait) -> None:
         """Run all generations. When one fails, the others are cancelled and ApiError is raised.
 
         The first of a prompt begins; the others follow with its first token, as the KV of the prompt is kept then, and

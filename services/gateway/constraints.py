@@ -70,7 +70,9 @@ def _constraints(body: AnswerOptions) -> Iterator[Constraint]:
             yield Constraint("response_format", "json", schema_text({"type": "object"}))
         case JsonSchemaFormat(named):
             if named.schema is None:
-                raise bad_request("'json_schema' has no 'schema'.", param="response_format.json_schema.schema")
+                raise bad_request(
+                    "'json_schema' has no 'schema'; give one.", param="response_format.json_schema.schema"
+                )
             yield Constraint("response_format", "json", schema_text(named.schema))
     if body.structured_outputs is not None:
         yield from _structured(body.structured_outputs)
@@ -94,7 +96,7 @@ def _structured(asked: StructuredOutputs) -> Iterator[Constraint]:
         try:
             closed = _closed(schema) if asked.disable_additional_properties else schema
         except RecursionError:
-            raise bad_request(f"{name!r} is nested too deeply.", param=name) from None
+            raise bad_request(f"{name!r} is nested too deeply; simplify it.", param=name) from None
         yield Constraint(name, "json", schema_text(closed, whitespace))
     if asked.regex is not None:
         yield Constraint(f"{param}.regex", "regex", asked.regex)

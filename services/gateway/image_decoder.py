@@ -16,7 +16,7 @@ log = structlog.get_logger()
 
 
 class ImageDecoder(BoundedWork):
-    """Decodes one image after the other."""
+    """Decodes and resizes images in a process of its own, one after the other, within bounds of time and memory."""
 
     def __init__(self, processor_seconds: float = PROCESSOR_SECONDS) -> None:
         super().__init__("image_process", processor_seconds, MEMORY_BYTES, LARGEST_ANSWER)

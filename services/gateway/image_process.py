@@ -63,7 +63,7 @@ def decode(data: str, images: Images) -> Decoded:
 
 def _reason(error: BaseException) -> str:
     """What a library says of a file, without the address of an object of ours."""
-    return "no format that is known" if isinstance(error, UnidentifiedImageError) else str(error)[:200]
+    return "its format is unknown" if isinstance(error, UnidentifiedImageError) else str(error)[:200]
 
 
 if __name__ == "__main__":

@@ -118,10 +118,11 @@ class KeptResponses:
     clock: Clock
 
     async def retrieve(self, request: Request) -> Response:
-        """Answer GET /v1/responses/{response_id}."""
+        """Answer GET /v1/responses/{response_id}, which a client asks again until the status changes."""
         if request.query_params.get("stream", "false") != "false":
             raise bad_request(
-                "Events are told once; leave 'stream' out, and ask until the status is another.", "stream"
+                "A kept response cannot be streamed; leave 'stream' out, and ask again until its status changes.",
+                "stream",
             )
         return json_answer((await self._find(request))[0])
 
@@ -143,10 +144,13 @@ class KeptResponses:
         """Cancel a response that is made in the background, by this gateway or another one."""
         found, kept = await self._find(request)
         if not found.background:
-            raise bad_request("Only responses with 'background': true are cancelled; close the stream.", "response_id")
+            raise bad_request(
+                "Only responses with 'background': true can be cancelled; to end this one, close its stream.",
+                "response_id",
+            )
         if found.status == "in_progress":
             found = replace(found, status="cancelled")
-            if not await self.store.put(request.state.visit.who, replace(kept, response=as_json(found))):
+            if not await self.store.put(request.state.visit.who, replace(kept, response=kept_json(found))):
                 raise internal("The response could not be cancelled; try again.")
         return json_answer(found)
 
@@ -157,7 +161,9 @@ class KeptResponses:
         kept = await self._get(client, id, "previous_response_id")
         status = msgspec.json.decode(kept.response, type=ResponseObject).status
         if status not in ("completed", "incomplete"):
-            raise bad_request(f"The response {id!r} is {status}; it has no answer.", "previous_response_id")
+            raise bad_request(
+                f"The response {id!r} is {status} and has no answer; name a completed one.", "previous_response_id"
+            )
         return msgspec.json.decode(kept.conversation, type=list[ChatMessage])
 
     async def is_cancelled(self, client: str, id: str) -> bool:
@@ -184,11 +190,11 @@ class KeptResponses:
         except BusError as error:
             raise from_bus(error) from None
         if kept is None:
-            message = f"There is no response {id!r}: it was not stored, is gone, or is another key's."
+            message = f"There is no response {id!r}: it was not stored, has expired, or belongs to another key."
             raise ApiError(404, message, param=param, code="response_not_found")
         return kept
 
 
-def as_json(value: object) -> str:
-    """Encode what is kept of a response."""
+def kept_json(value: object) -> str:
+    """Encode a response, or the messages that led to it, as the JSON that is kept."""
     return msgspec.json.encode(value).decode()

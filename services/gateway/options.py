@@ -8,17 +8,18 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from livescale.shared.messages.requests import MOST_LOGPROBS
+from livescale.shared.messages.message import TokenId
+from livescale.shared.messages.requests import MOST_LOGPROBS, Penalty
 
 MOST_CHOICES = 128
 MOST_ALTERNATIVES = 1024
-TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
 Stops = Annotated[list[StopString], Meta(max_length=64)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)]
 Choices = Annotated[int, Meta(ge=1, le=MOST_CHOICES)]
-RequestPriority = Annotated[int, Meta(description="Smaller is served earlier", ge=-(2**31), le=2**31 - 1)]
+RequestPriority = Annotated[
+    int, Meta(description="Requests with smaller values are served earlier", ge=-(2**31), le=2**31 - 1)
+]
 RequestTimeout = Annotated[
     Annotated[float, Meta(gt=0)] | None,
     Meta(description="Seconds until the request ends with an error; the gateway sets default and maximum"),
@@ -73,7 +74,7 @@ class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are chosen, in vLLM's order: allowed tokens and bad words, bias, penalties, temperature, min_p, top_k,
     top_p. Then what form the answer has; without any of these it is free."""
 
-    n: Annotated[Choices, Meta(description="So many choices for each prompt; choice 0 is that of n = 1")] = 1
+    n: Annotated[Choices, Meta(description="Number of choices for each prompt; choice 0 is that of n = 1")] = 1
     seed: Annotated[
         Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None,
         Meta(description="The same seed gives the same tokens; by default a fresh one"),
@@ -92,13 +93,19 @@ class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     min_p: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
-        Meta(description="Only tokens at least so likely, as a part of the likeliest; 0 is off"),
+        Meta(description="Only tokens with at least this share of the likeliest token's probability; 0 is off"),
     ] = None
-    presence_penalty: Annotated[Penalty, Meta(description="Of tokens that were generated")] = 0.0
-    frequency_penalty: Annotated[Penalty, Meta(description="For each time that a token was generated")] = 0.0
+    presence_penalty: Annotated[
+        Penalty, Meta(description="Subtracted from the logits of tokens that were generated")
+    ] = 0.0
+    frequency_penalty: Annotated[
+        Penalty, Meta(description="Subtracted from a token's logit for each time that it was generated")
+    ] = 0.0
     repetition_penalty: Annotated[
         Annotated[float, Meta(gt=0, le=100)] | None,
-        Meta(description="Of tokens in the prompt or generated: logits are divided, or multiplied where negative"),
+        Meta(
+            description="Logits of tokens in the prompt or the answer are divided by it, or multiplied where negative"
+        ),
     ] = None
     logit_bias: Annotated[
         Annotated[dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)],
@@ -113,13 +120,13 @@ class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     logprob_token_ids: Annotated[
         Annotated[list[TokenId], Meta(max_length=MOST_LOGPROBS)],
-        Meta(description="With logprobs: tell how likely these tokens are, in place of the likeliest"),
+        Meta(description="With logprobs: return those of these tokens instead of the likeliest"),
     ] = []
     use_beam_search: Annotated[
         bool, Meta(description="The n likeliest continuations as a whole are the choices; n is at most 10")
     ] = False
     length_penalty: Annotated[
-        float, Meta(description="With use_beam_search: the higher, the better are long ones", ge=-10, le=10)
+        float, Meta(description="With use_beam_search: higher values favour longer answers", ge=-10, le=10)
     ] = 1.0
     stop: Annotated[StopString | Stops | None, Meta(description="Up to 64 strings that end the text")] = None
     stop_token_ids: Annotated[
@@ -128,7 +135,7 @@ class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_stop_str_in_output: Annotated[
         bool, Meta(description="What ended the text is a part of it: stop string or stop token")
     ] = False
-    min_tokens: Annotated[int, Meta(description="Nothing ends the text before so many tokens", ge=0)] = 0
+    min_tokens: Annotated[int, Meta(description="Nothing ends the text before this many tokens", ge=0)] = 0
     ignore_eos: Annotated[bool, Meta(description="Generate on after an end-of-sequence token")] = False
     skip_special_tokens: Annotated[bool, Meta(description="Leave special tokens out of the text")] = True
     response_format: Annotated[

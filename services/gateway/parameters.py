@@ -36,13 +36,13 @@ _REFUSED: Mapping[str, Refused] = {
     "thinking_token_budget": Refused("Reasoning is not cut short; use max_tokens, or reasoning_effort none", (-1,)),
     "watermarking": Refused("No text is watermarked; leave it out", (False,)),
     "mm_processor_kwargs": Refused(TEXT_ONLY, ({},)),
-    "kv_transfer_params": Refused("Workers hand KV over by themselves; leave it out"),
+    "kv_transfer_params": Refused("Workers send KV to each other without it; leave it out"),
     "ec_transfer_params": Refused(TEXT_ONLY),
     "vllm_xargs": Refused("There are no extensions that could read it; leave it out", ({},)),
 }
 _IGNORED: Mapping[str, str] = {
-    "spaces_between_special_tokens": "As in vLLM it says nothing to fast tokenizers",
-    "routed_experts_prompt_start": "As in vLLM it says nothing where routing is not returned",
+    "spaces_between_special_tokens": "As in vLLM, fast tokenizers do not read it",
+    "routed_experts_prompt_start": "As in vLLM, it has no effect where routing is not returned",
     "user": "For OpenAI's records",
     "metadata": "For OpenAI's records",
     "safety_identifier": "For OpenAI's records",
@@ -62,7 +62,7 @@ _REFUSED_MESSAGES: Mapping[str, Refused] = {
 _IGNORED_MESSAGES: Mapping[str, str] = {
     "cache_control": "Prompts that begin alike share their KV anyway",
     "diagnostics": "For Anthropic's records",
-    "inference_geo": "It is served where it is",
+    "inference_geo": "Requests are served where this system runs",
 }
 _POOLING_REFUSED: Mapping[str, Refused] = {
     "messages": Refused("Give texts or token ids in input"),
@@ -74,7 +74,7 @@ _POOLING_REFUSED: Mapping[str, Refused] = {
 REFUSED: Mapping[type, Mapping[str, Refused]] = {
     CompletionRequest: {
         **_REFUSED,
-        "suffix": Refused("Nothing is inserted into a text; put it into the prompt", ("",)),
+        "suffix": Refused("Text is only generated after the prompt; put it into the prompt", ("",)),
         "prompt_embeds": Refused("Give texts or token ids in prompt"),
     },
     ChatRequest: {
@@ -126,7 +126,7 @@ IGNORED: Mapping[type, Mapping[str, str]] = {
     ResponsesRequest: {
         "user": "For OpenAI's records",
         "safety_identifier": "For OpenAI's records",
-        "max_tool_calls": "It counts tools that run at the server, and none do",
+        "max_tool_calls": "It limits tools that run at the server, and none do",
         "stream_options": "Nothing is hidden in the length of events",
     },
 }

@@ -124,7 +124,7 @@ def parse_body(data: bytes, type: type[T], prepare: Callable[[dict[str, Any]], N
     except msgspec.DecodeError as error:
         raise bad_request(f"The body is not valid JSON: {error}.", code="invalid_json") from None
     except RecursionError:
-        raise bad_request("The body is nested too deeply.", code="invalid_json") from None
+        raise bad_request("The body is nested too deeply; simplify it.", code="invalid_json") from None
     if not isinstance(body, dict):
         raise bad_request("The body must be a JSON object.")
     nulls = [name for name, value in body.items() if value is None]
@@ -158,7 +158,7 @@ def _refuse_null(nulls: Sequence[str], struct: type[msgspec.Struct]) -> None:
     """Refuse null where a parameter has to be given: elsewhere it says as much as nothing."""
     for name in nulls:
         if name in _required(struct):
-            raise bad_request(f"{name!r} is null; it has to be given.", name, code="invalid_value")
+            raise bad_request(f"{name!r} is null; give it a value.", name, code="invalid_value")
 
 
 def _refuse_other_parts(messages: object, known: frozenset[str]) -> None:

@@ -1,4 +1,4 @@
-"""The endpoints for vectors and scores."""
+"""The endpoints for vectors, labels and scores: /v1/embeddings, /pooling, /classify, /score and /rerank."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from livescale.services.gateway.options import RequestPriority, RequestTimeout, TokenId
+from livescale.services.gateway.options import RequestPriority, RequestTimeout
+from livescale.shared.messages.message import TokenId
 
 Texts = Annotated[
     str | list[str | TokenId | list[TokenId]],
@@ -21,7 +22,7 @@ class PoolingOptions(msgspec.Struct, frozen=True, kw_only=True):
     model: Annotated[str, Meta(description="A registered model; may be left out where there is only one")] = ""
     truncate_prompt_tokens: Annotated[
         Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None,
-        Meta(description="Cut a text to so many tokens; -1: to as many as the context has room for"),
+        Meta(description="Cut a text to this many tokens; -1: to as many as the context has room for"),
     ] = None
     truncation_side: Annotated[
         Literal["left", "right"], Meta(description="Where a text is cut: its beginning, or its end")
@@ -42,21 +43,21 @@ class InputRequest(PoolingOptions, frozen=True, kw_only=True):
 
 
 class ImageUrl(msgspec.Struct, frozen=True, kw_only=True):
-    """An image, as a data URL in base64."""
+    """An image, as a data URL in base64: no other URL is fetched."""
 
     url: str
     detail: Annotated[str | None, Meta(description="Accepted and ignored")] = None
 
 
 class ImagePart(msgspec.Struct, frozen=True, kw_only=True):
-    """The image of a message."""
+    """The only part of an ImageMessage: its image."""
 
     type: Literal["image_url"]
     image_url: ImageUrl
 
 
 class ImageMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message whose content is one image."""
+    """A message of a chat whose content is one image and no text."""
 
     role: Literal["user"]
     content: Annotated[list[ImagePart], Meta(min_length=1, max_length=1)]
@@ -75,7 +76,7 @@ class ClassifyRequest(PoolingOptions, frozen=True, kw_only=True):
         Meta(description="One image in the form of a chat, in place of input"),
     ] = None
     use_activation: Annotated[
-        bool | None, Meta(description="False tells what the model's matrix gives, and no likelihoods")
+        bool | None, Meta(description="With false, the model's raw outputs are returned instead of probabilities")
     ] = None
 
 
@@ -95,7 +96,7 @@ class EmbeddingRequest(PoolingRequest, frozen=True, kw_only=True):
 
     dimensions: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(description="Keep so many numbers of a vector, for models that were trained for it (Matryoshka)"),
+        Meta(description="Keep this many numbers of a vector, for models that were trained for it (Matryoshka)"),
     ] = None
 
 
@@ -111,7 +112,7 @@ class RerankRequest(PoolingOptions, frozen=True, kw_only=True):
 
     query: str
     documents: Annotated[list[str], Meta(description="The texts to be ordered", min_length=1)]
-    top_n: Annotated[int, Meta(description="Return so many of the best; 0 is all", ge=0)] = 0
+    top_n: Annotated[int, Meta(description="Return this many of the best; 0 is all", ge=0)] = 0
     return_documents: Annotated[bool, Meta(description="Return the texts of the documents")] = True
 
 

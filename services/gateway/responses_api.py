@@ -14,7 +14,7 @@ from livescale.services.gateway.completion_response import CompletionResponse
 from livescale.services.gateway.completions import Completions
 from livescale.services.gateway.conversation import ChatMessage
 from livescale.services.gateway.errors import ApiError, bad_request, internal
-from livescale.services.gateway.kept_responses import KeptResponses, as_json, open_response_store
+from livescale.services.gateway.kept_responses import KeptResponses, kept_json, open_response_store
 from livescale.services.gateway.openapi import BODY_ERRORS, BUS_ERRORS, GENERATION_ERRORS, MODEL_ERRORS, Operation
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.responses import EventStreamResponse, Wait, Write, json_answer, while_connected
@@ -73,7 +73,9 @@ class ResponsesApi:
         check_request(body)
         visit: Visit = request.state.visit
         if body.background and not self.kept.store.keeps:
-            raise bad_request("'background' needs responses that are kept; this gateway keeps none.", "background")
+            raise bad_request(
+                "'background' needs responses that are kept, and this gateway keeps none; leave it out.", "background"
+            )
         earlier = await self.kept.conversation(visit.who, body.previous_response_id)
         shape = ResponsesShape(body)
         response = await self.completions.converse(request, chat_of(body, earlier), shape, NAMES)
@@ -155,8 +157,8 @@ class ResponsesApi:
         messages = [*exchange.messages, *messages_of(items)]
         kept = KeptResponse(
             id=made.id,
-            response=as_json(made),
-            conversation=as_json(messages),
+            response=kept_json(made),
+            conversation=kept_json(messages),
             input_messages=len(exchange.messages),
             deadline=exchange.response.deadline,
         )

@@ -17,13 +17,13 @@ from livescale.services.gateway.responses_objects import (
 USUAL_ITEMS, MOST_ITEMS = 20, 100  # on a page, as OpenAI has it
 QUERY = (
     ("after", "The id of the item after which the page begins"),
-    ("limit", f"At most so many items, up to {MOST_ITEMS}; {USUAL_ITEMS} by default"),
+    ("limit", f"Most items to return, up to {MOST_ITEMS}; {USUAL_ITEMS} by default"),
     ("order", "asc, or desc (the default): the newest first"),
 )
 
 
 class InputText(msgspec.Struct, frozen=True, tag_field="type", tag="input_text"):
-    """A part of a message that was put in."""
+    """A text of an input message; those of the model are OutputText."""
 
     text: str
 

@@ -52,7 +52,7 @@ def listen(host: str, port: int) -> socket.socket:
         ]
         bound = socket.socket(family, kind)
     except OSError as error:
-        raise PortInUse(f"cannot listen on {host}:{port}: {error}") from None
+        raise PortInUse(f"cannot listen on {host}:{port}: {error}; choose another --host") from None
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)

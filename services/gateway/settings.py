@@ -39,7 +39,7 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
         ),
     ] = False
     default_timeout_s: Annotated[
-        float, Meta(description="Seconds that a request may take if it does not say itself", gt=0)
+        float, Meta(description="Seconds that a request may take if it gives no timeout", gt=0)
     ] = 600.0
     max_timeout_s: Annotated[
         float, Meta(description="Most seconds that a request may ask for as its timeout", gt=0)

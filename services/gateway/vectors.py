@@ -38,7 +38,9 @@ def embedding_of(made: Floats, use: ModelUse, dimensions: int | None = None, nor
     """The vector as clients get it: its first `dimensions` numbers, of the length 1 where the model or the client says
     so. Raises ApiError 400."""
     if dimensions is not None and dimensions > len(made):
-        raise bad_request(f"'dimensions' is {dimensions}; this model's vectors have {len(made)}.", "dimensions")
+        raise bad_request(
+            f"'dimensions' is {dimensions}; this model's vectors have {len(made)}; give at most that.", "dimensions"
+        )
     made = made[:dimensions]
     if not (use.normalized if normalize is None else normalize):
         return made

@@ -49,7 +49,7 @@ class Monitor:
         )
         world.telemetry.watch_gauge(
             "livescale_monitor_wanted_spares",
-            "Workers that a model lacks and no spare can be: what a pool that grows goes by",
+            "Workers that a model lacks and that no spare worker can be; add this many to the pool",
             ["model_name"],
             lambda: {(model,): float(lacks) for model, lacks in self._policy.wanted_spares.items()},
         )

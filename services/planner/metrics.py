@@ -1,4 +1,4 @@
-"""What the planner shows to Prometheus."""
+"""The planner's metrics for Prometheus: instances, scales and their phases, and predicted against measured times."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ class PlannerMetrics:
         )
         self._first_token = telemetry.histogram(
             "livescale_scale_to_first_token_seconds",
-            "From the decision to a new instance's first token, without the time in which nobody asked it anything",
+            "From the decision to a new instance's first token, without the time in which no request came to it",
             buckets=BUCKETS,
         )
         self._predictions = Predictions(telemetry)
@@ -92,10 +92,14 @@ class Predictions:
             buckets=BUCKETS,
         )
         self._measured = telemetry.histogram(
-            "livescale_scale_measured_whole_seconds", "The same as measured, of the same targets", buckets=BUCKETS
+            "livescale_scale_measured_whole_seconds",
+            "From the first command to send to whole parameters at a target, as measured",
+            buckets=BUCKETS,
         )
         self._ratio = telemetry.histogram(
-            "livescale_scale_prediction_ratio", "Measured by predicted seconds of a target", buckets=RATIOS
+            "livescale_scale_prediction_ratio",
+            "Seconds to whole parameters at a target, measured divided by predicted",
+            buckets=RATIOS,
         )
 
     def ended(self, record: ScaleRecord) -> None:

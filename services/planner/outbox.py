@@ -118,7 +118,7 @@ class RecordOutbox:
             self._news.set()
 
     async def run(self) -> None:
-        """Publish what waits, until cancelled."""
+        """Publish the records that wait every `RECORD_SECONDS`, until cancelled."""
         while True:
             await self._news.wait()
             self._news.clear()

@@ -35,7 +35,7 @@ from livescale.shared.topology.topology import ASSUMED_DISK, ASSUMED_MEMORY, ASS
 
 # A prefill instance sends the KV that it makes to a decode instance (BlitzScale 5.1).
 DIRECTIONS: Mapping[Role | None, Direction] = {"prefill": "out", "decode": "in"}
-Ends = tuple[str, str]  # the sender and the receiver
+NodePair = tuple[str, str]  # the sender and the receiver
 
 
 @dataclass(frozen=True)
@@ -237,11 +237,11 @@ def is_known(report: WorkerReport, silent: Collection[str]) -> bool:
     return report.traffic is not None and report.id not in silent
 
 
-def measured_rates(reports: Iterable[WorkerReport], snapshot: Snapshot) -> dict[Ends, float]:
+def measured_rates(reports: Iterable[WorkerReport], snapshot: Snapshot) -> dict[NodePair, float]:
     """Return bytes a second by sender and receiver. Where the two ends measured different rates, the higher one
     counts."""
     ids = {member.address: member.id for member in snapshot.members}
-    rates: dict[Ends, float] = {}
+    rates: dict[NodePair, float] = {}
     for report in reports:
         for each in report.traffic or ():
             peer = ids.get(each.peer)

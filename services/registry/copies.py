@@ -49,7 +49,7 @@ class CopyReconciler:
         self._fetcher = CopyFetcher(world, pool, members, self._calls)
         self._unanswered: dict[tuple[str, str, str], MakeCopy] = {}  # the last by host, model and version
         self._without_copy = world.telemetry.gauge(
-            "livescale_registry_models_without_copy", "Models of which no whole copy is in any memory"
+            "livescale_registry_models_without_copy", "Models without a whole copy in the memory of any process"
         )
         self._made = world.telemetry.counter(
             "livescale_registry_copies_total",

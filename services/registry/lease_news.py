@@ -12,13 +12,13 @@ from livescale.shared.subjects import DEATH, LEASE, STALE
 
 # What happens after a death, for readers of the log.
 THEN: Mapping[ServiceName, str] = {
-    "gateway": "its requests end; clients ask another, or once it is back",
-    "router": "the next in line takes office, or itself when it is started again",
-    "registry": "it goes on from what it had saved",
+    "gateway": "its requests end; clients ask another gateway, or this one once it is back",
+    "router": "the next router becomes active, or this one once it is back",
+    "registry": "once it is back, it goes on from its saved state",
     "planner": "running scales go on once it is back",
     "monitor": "nothing is scaled until it is back",
-    "host": "copies that only it had are made elsewhere",
-    "worker": "its requests go on at other workers, its transfers from other senders",
+    "host": "copies that only it had are made on other hosts",
+    "worker": "its requests go on at other workers, its transfers with other senders",
 }
 
 log = structlog.get_logger()

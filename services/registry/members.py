@@ -68,10 +68,10 @@ class Members:
         ]
         # Zeros are shown too, as an operator wants to be woken for them.
         world.telemetry.watch_gauge(
-            "livescale_registry_members", "Processes that live, by service", ["service"], self._count_members
+            "livescale_registry_members", "Processes that are alive, by service", ["service"], self._count_members
         )
         world.telemetry.watch_gauge(
-            "livescale_registry_workers", "Workers that live, by state", ["state"], self._count_workers
+            "livescale_registry_workers", "Workers that are alive, by state", ["state"], self._count_workers
         )
 
     def restore(self, members: Iterable[Member]) -> None:

@@ -24,7 +24,7 @@ class RouterMetrics:
             "livescale_router_queue_depth", "Requests that wait at the router", ["model_name"]
         )
         self._in_office = telemetry.gauge(
-            "livescale_router_in_office", "1 at the router that is in office, 0 at those that stand by"
+            "livescale_router_in_office", "1 at the active router, 0 at those that stand by"
         )
         self._admitted = telemetry.counter("livescale_router_admissions_total", "Requests that a worker took")
         self._ways = telemetry.counter(
@@ -39,7 +39,7 @@ class RouterMetrics:
         )
         self._moves = telemetry.counter(
             "livescale_router_moves_total",
-            "Requests that workers which drain, or prefill, were to hand over to others, by what became of it",
+            "Requests that a draining worker, or one that prefills, was to hand over to another, by outcome",
             ["outcome"],
             [("taken",), ("kept",)],
         )

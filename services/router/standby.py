@@ -21,7 +21,7 @@ LOOK_SECONDS = 0.5  # it also looks at every change of a lease
 AWAY_SECONDS = 1.0  # shorter than a lease: a router that slept for longer may have lost the office
 DOUBT_SECONDS = 0.5  # how long a request waits while the office is in doubt; its gateway waits longer
 
-Place = tuple[int, str]  # of a router in the order of joining: its epoch and id
+JoinOrder = tuple[int, str]  # of a router in the order of joining: its epoch and id
 
 log = structlog.get_logger()
 
@@ -39,7 +39,7 @@ class Standby:
         """End the current pause, as a change of a lease may have made it this router's turn."""
         self._news.set()
 
-    async def look(self) -> tuple[Place, Snapshot | None]:
+    async def look(self) -> tuple[JoinOrder, Snapshot | None]:
         """Return this router's own place, once it has joined, and the registry's snapshot, which is None where the
         registry does not answer."""
         self._news.clear()
@@ -66,7 +66,7 @@ class Standby:
             await self.pause()
 
 
-def first_in_line(members: Iterable[Member]) -> Place | None:
+def first_in_line(members: Iterable[Member]) -> JoinOrder | None:
     """The place of the router that is in office, in the registry's eyes; None where there is none.
 
     A suspect router is still in office: it may only be slow, and two routers at once would be worse than a pause.

@@ -26,7 +26,7 @@ VERBS = ("PING", "INFO", "STATS")
 TYPE = "io.nats.micro.v1.{}_response"
 
 Listen = Callable[[str, Deliver, str], Awaitable[NatsSubscription]]  # subject, deliver, queue group
-Reply = Callable[[Arrived, bytes, Headers], None]
+ReplyTo = Callable[[Arrived, bytes, Headers], None]
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class NatsServices:
     """The services of one connection, which `listen` and `reply` are of. Subjects begin with `prefix`."""
 
     def __init__(
-        self, prefix: str, clock: Clock, listen: Listen, reply: Reply, is_connected: Callable[[], bool]
+        self, prefix: str, clock: Clock, listen: Listen, reply: ReplyTo, is_connected: Callable[[], bool]
     ) -> None:
         self._prefix = prefix
         self._clock = clock

@@ -173,7 +173,7 @@ class ProcessMemory:
             raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
 
 
-Job = tuple[Callable[[], bool], asyncio.Future[bool]]
+CopyJob = tuple[Callable[[], bool], asyncio.Future[bool]]
 
 
 class CopyThread:
@@ -185,7 +185,7 @@ class CopyThread:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[CopyJob | None] = SimpleQueue()
         self._thread: Thread | None = None
 
     def begin(self, copy: Callable[[], bool]) -> asyncio.Future[bool]:
@@ -212,7 +212,7 @@ class CopyThread:
         while self._do(self._jobs.get()):
             pass
 
-    def _do(self, job: Job | None) -> bool:
+    def _do(self, job: CopyJob | None) -> bool:
         """Returns whether there is more to do. What it held of a job is let go with it: buffers are large."""
         if job is None:
             return False

@@ -46,5 +46,5 @@ class Images(Message, frozen=True, kw_only=True):
 
     @property
     def patch_values(self) -> int:
-        """How many numbers a patch has."""
+        """The numbers of a patch: one for each channel of each of its pixels."""
         return CHANNELS * self.patch**2

@@ -79,7 +79,7 @@ class Experts(Message, frozen=True, kw_only=True):
         return range(self.first, self.first + (self.held or self.count))
 
 
-Size = Annotated[int, Meta(ge=1, le=2**16)]
+LatentSize = Annotated[int, Meta(ge=1, le=2**16)]
 
 
 class Latent(Message, frozen=True, kw_only=True):
@@ -90,10 +90,10 @@ class Latent(Message, frozen=True, kw_only=True):
     the row itself. The part of a score that rotates is multiplied by `rope_factor`.
     """
 
-    kv_lora_rank: Size
-    qk_nope_head_dim: Size
-    qk_rope_head_dim: Size
-    v_head_dim: Size
+    kv_lora_rank: LatentSize
+    qk_nope_head_dim: LatentSize
+    qk_rope_head_dim: LatentSize
+    v_head_dim: LatentSize
     q_lora_rank: Annotated[int, Meta(ge=0, le=2**16)] = 0
     rope_factor: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
 
@@ -116,5 +116,5 @@ class Latent(Message, frozen=True, kw_only=True):
 
     @property
     def kept_dim(self) -> int:
-        """The numbers that are kept of a token."""
+        """The numbers that the KV cache keeps of a token: the latent, and the key that rotates."""
         return self.kv_lora_rank + self.qk_rope_head_dim

@@ -9,7 +9,7 @@ from livescale.shared.messages.parameters import DType, KvCacheDType, Layout
 
 Share = Annotated[float, Meta(ge=0, le=1e3)]
 TensorParallelSize = Annotated[int, Meta(ge=1, le=64)]
-Priority = Annotated[int, Meta(ge=-100, le=100)]
+ModelPriority = Annotated[int, Meta(ge=-100, le=100)]
 Path = Annotated[str, Meta(max_length=4096, pattern=r"^[^\x00]*$")]
 # Whether instances of a model prefill and decode apart; with auto the router decides.
 Disaggregation = Literal["off", "on", "auto"]
@@ -60,7 +60,7 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     tensor_parallel_size: TensorParallelSize = 1
     layout: Layout = "plain"
     kv_cache_dtype: KvCacheDType = "auto"
-    priority: Priority = 0
+    priority: ModelPriority = 0
     disaggregation: Disaggregation | None = None
     tool_call_parser: ToolCallParser | None = None
     reasoning_parser: ReasoningParser | None = None

@@ -17,12 +17,12 @@ DType = Literal["float32", "bfloat16"]
 # How keys and values are kept: as they are computed, or rounded to float8_e4m3fn.
 KvCacheDType = Literal["auto", "fp8"]
 Family = Annotated[str, Meta(min_length=1, max_length=64)]  # `model_type` of config.json
-Place = Literal["worker", "host"]
+NodeKind = Literal["worker", "host"]
 # The order of a model's matrices: row by row, or as CPU kernels read them where the shape allows it.
 Layout = Literal["plain", "panels"]
-Size = Annotated[int, Meta(ge=1, le=2**24)]  # of one dimension of a parameter
+Dimension = Annotated[int, Meta(ge=1, le=2**24)]  # of one dimension of a parameter
 Layers = Annotated[int, Meta(ge=1, le=10_000)]
-Shape = Annotated[list[Size], Meta(max_length=4)]
+Shape = Annotated[list[Dimension], Meta(max_length=4)]
 
 
 # Whether queries and keys are normalized before they rotate: not, each head by itself, or all heads of a row at once.
@@ -104,13 +104,13 @@ class ModelConfig(Message, frozen=True, kw_only=True):
     """
 
     family: Family
-    vocab_size: Size
-    hidden_size: Size
-    intermediate_size: Size
+    vocab_size: Dimension
+    hidden_size: Dimension
+    intermediate_size: Dimension
     num_hidden_layers: Layers
-    num_attention_heads: Size
-    num_key_value_heads: Size
-    head_dim: Size
+    num_attention_heads: Dimension
+    num_key_value_heads: Dimension
+    head_dim: Dimension
     rms_norm_eps: Amount
     rope_theta: Scaling
     max_position_embeddings: Positive

@@ -7,7 +7,7 @@ from msgspec import Meta
 from livescale.shared.messages.membership import Address, Role
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive
 from livescale.shared.messages.model_spec import ModelSpec
-from livescale.shared.messages.parameters import Manifest, Place
+from livescale.shared.messages.parameters import Manifest, NodeKind
 
 TransferState = Literal["started", "broken", "whole", "failed"]
 LiveMode = Literal["off", "best-effort", "zigzag", "zigzag-ilp", "pipeline"]
@@ -21,7 +21,7 @@ class Node(Message, frozen=True, kw_only=True):
     """One end of a transfer: a worker or a host, where it is, and how its link is reached."""
 
     id: Name
-    place: Place
+    place: NodeKind
     address: Address
 
 

@@ -150,7 +150,7 @@ class SystemPort:
             case b"/metrics":
                 return response(HTTPStatus.OK, CONTENT_TYPE_LATEST, self._metrics().encode())
             case _:
-                return self._tell(HTTPStatus.NOT_FOUND, "here are /live, /ready and /metrics")
+                return self._tell(HTTPStatus.NOT_FOUND, "this port serves /live, /ready and /metrics")
 
     def _tell(self, status: HTTPStatus, reason: str = "") -> bytes:
         word = "ok" if status is HTTPStatus.OK else status.phrase.lower().removeprefix("service ")

@@ -177,7 +177,7 @@ class RunningTimer:
         self._context = context
 
     def when(self) -> float:
-        """The running time at which it fires."""
+        """The running time, in seconds, at which the callback is due."""
         return self._when
 
     def cancel(self) -> None:

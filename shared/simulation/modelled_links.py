@@ -18,7 +18,7 @@ from livescale.shared.simulation.sparse_memory import SparseBytes, SparseContent
 from livescale.shared.simulation.virtual_time import running_loop
 
 PATH = LinkPath("modelled", "a simulation hands messages over in its own memory")
-Content = bytes | memoryview | SparseContent  # of a message, by the kind of its memory
+SentContent = bytes | memoryview | SparseContent  # of a message, by the kind of its memory
 Way = tuple[bytes, bytes, int, bytes]  # from one address to another, on a channel, under a secret
 
 
@@ -37,10 +37,10 @@ class Mailbox:
         self.way = way
         self.is_closed = False
         self.peer: ModelledPeer | None = None  # of the process that receives
-        self._came: dict[int, deque[Content]] = {}  # by tag, as what waits
+        self._came: dict[int, deque[SentContent]] = {}  # by tag, as what waits
         self._waiting: dict[int, deque[Receive]] = {}
 
-    def put(self, tag: int, data: Content) -> None:
+    def put(self, tag: int, data: SentContent) -> None:
         """Write a message to where it is waited for, or keep a copy: its sender goes on to use its memory."""
         waiting = self._waiting.get(tag)
         while waiting:
@@ -158,7 +158,7 @@ class Sending:
         self._loop = running_loop()
         self._context = copy_context()
         self._peer, self._tag, self._view = peer, tag, view
-        self._content: Content = b""
+        self._content: SentContent = b""
         self._timer: asyncio.TimerHandle | None = None
         self._arrived: asyncio.Future[None] = self._loop.create_future()
 
@@ -223,7 +223,7 @@ class ModelledPeer:
         sending.leave()
         await sending.arrival()
 
-    def put(self, tag: int, view: View, content: Content) -> None:
+    def put(self, tag: int, view: View, content: SentContent) -> None:
         """Hand over what was in `view` as it left to the other end, where it has arrived."""
         if isinstance(content, SparseContent) and not isinstance(view, SparseKv):
             content = self._network.spoil(self._goes.way[0], content)
@@ -285,7 +285,7 @@ def _real(view: View) -> memoryview:
     return view
 
 
-def _hand_over(content: Content, receive: Receive) -> None:
+def _hand_over(content: SentContent, receive: Receive) -> None:
     """Write a message to memory of the same kind, where it is as large as what is waited for, and say that it came."""
     size_bytes, view = len(content), receive.view
     if size_bytes == view.nbytes:

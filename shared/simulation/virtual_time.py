@@ -46,7 +46,7 @@ class LeftoverTasks(Exception):
 
 
 def running_loop() -> "VirtualTimeLoop":
-    """The loop that runs the caller."""
+    """The loop that runs the caller, which must be a task under virtual time."""
     return cast("VirtualTimeLoop", asyncio.get_running_loop())
 
 

@@ -16,7 +16,7 @@ from livescale.shared.topology.paths import FlowPath, TopologyPlace, path_betwee
 
 Rate = Annotated[float, Meta(gt=0, le=1e15)]
 RateOrNone = Annotated[float, Meta(ge=0, le=1e15)]
-Size = Annotated[int, Meta(ge=1, le=2**53 - 1)]
+SizeBytes = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 
 # Low estimates for machines that do not say: a network card, a SATA disk, one core that copies memory.
 ASSUMED_NIC = 1e9 / 8
@@ -51,7 +51,7 @@ class Gpu(TopologyPart, frozen=True, kw_only=True):
 
     id: str
     domain: str
-    memory_bytes: Size
+    memory_bytes: SizeBytes
     nic_in: RateOrNone = 0.0
     nic_out: RateOrNone = 0.0
     host_link: Rate
@@ -63,7 +63,7 @@ class TopologyHost(TopologyPart, frozen=True, kw_only=True):
     id: str
     leaf: str
     gpus: list[Gpu]
-    memory_bytes: Size
+    memory_bytes: SizeBytes
     nic_in: Rate
     nic_out: Rate
     disk: Rate

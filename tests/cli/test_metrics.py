@@ -27,7 +27,7 @@ async def test_those_of_one_process_are_as_it_tells_them(server: NatsServer, ans
     )
     refused = await run(server, "metrics", "--process", "worker-7")
     assert refused.exit_code == 1
-    assert "no process 'worker-7' lives; `livescale status` shows those that do" in refused.output
+    assert "no process 'worker-7' is alive; `livescale status` lists those that are" in refused.output
 
 
 async def test_targets_are_a_file_for_prometheus(server: NatsServer, answers: Answers, tmp_path: Path) -> None:

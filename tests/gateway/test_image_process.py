@@ -73,13 +73,13 @@ def test_an_image_that_is_too_large_is_refused_by_its_header() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ("", "it cannot be read (no format that is known)"),
+        ("", "it cannot be read (its format is unknown)"),
         ("!!!!", "its base64 is damaged"),
         (FILES["png"] + "A", "its base64 is damaged"),
-        (base64.b64encode(b"%PDF-1.7").decode(), "it cannot be read (no format that is known)"),
+        (base64.b64encode(b"%PDF-1.7").decode(), "it cannot be read (its format is unknown)"),
         (base64.b64encode(base64.b64decode(FILES["png"])[:900]).decode(), "it cannot be read"),
         (base64.b64encode(base64.b64decode(FILES["jpeg"])[:900]).decode(), "it cannot be read"),
-        (encoded(Image.fromarray(PIXELS[..., :3]), "PPM"), "it cannot be read (no format that is known)"),
+        (encoded(Image.fromarray(PIXELS[..., :3]), "PPM"), "it cannot be read (its format is unknown)"),
     ],
 )
 def test_what_cannot_be_decoded_is_refused_with_the_reason(data: str, said: str) -> None:

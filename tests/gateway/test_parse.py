@@ -210,7 +210,7 @@ def test_a_body_that_is_compressed_without_saying_so_is_called_that() -> None:
 
 def test_a_null_that_has_to_be_given_is_called_null() -> None:
     for type, name in ((CompletionRequest, "prompt"), (ChatRequest, "messages")):
-        with pytest.raises(ApiError, match=f"'{name}' is null; it has to be given") as refused:
+        with pytest.raises(ApiError, match=f"'{name}' is null; give it a value") as refused:
             parse_body(msgspec.json.encode({"model": "m", name: None}), type)
         assert refused.value.detail.param == name
 

@@ -16,13 +16,13 @@ def newcomer(**others: object) -> Newcomer:
 def test_where_live_was_slower_than_a_stop_the_report_says_why() -> None:
     records = sample_run.outcome().records
     [line] = tell_slower([newcomer()], records, 0.2)
-    assert "its first token came 6.00 s after the decision, and would have after 4.20 s" in line
-    assert "as nobody took a request over from it before it was whole" in line
+    assert "its first token came 6.00 s after the decision, and would have come after 4.20 s" in line
+    assert "as no worker took a request over from it before it was whole" in line
     [line] = tell_slower([newcomer(predicted_at=START + 22.0)], records, 0.2)
     assert "its parameters took 4.20 s where 2.00 s were predicted" in line
     stall = RunIncident(START + 23.0, "stall", "the machine stood still for 1.9 s", 1.9)
     [line] = tell_slower([newcomer()], records, 0.2, [stall])
-    assert "as the machine stood still for 1.9 s; nobody" in line
+    assert "as the machine stood still for 1.9 s; no worker" in line
 
 
 def test_where_live_was_no_slower_or_there_was_none_nothing_is_said() -> None:

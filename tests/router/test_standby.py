@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from livescale.services.router.standby import AWAY_SECONDS, DOUBT_SECONDS, Place, Tenure, first_in_line
+from livescale.services.router.standby import AWAY_SECONDS, DOUBT_SECONDS, JoinOrder, Tenure, first_in_line
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import LeaseState, Member, ServiceName
 from livescale.shared.messages.registry import Snapshot
@@ -54,7 +54,7 @@ class ToldStandby:
         self._seconds = seconds
         self._answers = list(answers)
 
-    async def look(self) -> tuple[Place, Snapshot | None]:
+    async def look(self) -> tuple[JoinOrder, Snapshot | None]:
         await asyncio.sleep(self._seconds)
         members = self._answers.pop(0)
         return OWN, None if members is None else Snapshot(members=members, workers=[], models=[])

@@ -80,7 +80,7 @@ def engine(
                 runs.append(run)
                 printer.progress(f"{size}: with the kernels {run.ready[OWN].kernels}, in {run.dtype}")
                 if run.lost > MOST_LOST:
-                    printer.progress(f"{size}: somebody else had the core for {run.lost:.0%} of the time")
+                    printer.progress(f"{size}: other programs had the core for {run.lost:.0%} of the time")
                 for record in values(run):
                     printer.emit(record, in_table=False)
                 for record in rows(run):

@@ -183,7 +183,7 @@ class SizeBench:
 
 
 def relative_error(rows: list[bytes], exact: list[bytes]) -> float:
-    """The largest error of a row of logits."""
+    """The largest `row_error` of rows of logits, each of float32 `[vocab]`."""
     return max(row_error(row, other) for row, other in zip(rows, exact, strict=True))
 
 

@@ -57,15 +57,16 @@ option = partial(click.option, show_default=True, show_envvar=True)
     multiple=True,
     default=WHATS,
     envvar="LIVESCALE_ONLY",
-    help="What is measured; may be given several times. Rates to those of transformers, errors of logits to those of "
-    "transformers, experts to a dense model, quantized models to bfloat16 or one of them, KV in fp8, or scale-outs.",
+    help="Measurement to run; may be given several times. transformers: rates against transformers; errors: errors of "
+    "logits against its; dense: experts against a dense model; bfloat16: all quantized models against bfloat16, or one "
+    "of int4, int8, fp8 and mxfp4; kv: KV in fp8; scales: scale-outs.",
 )
 def models(families: Sequence[str], rounds: int, size: Size, kernels: KernelsName, only: Sequence[str]) -> None:
     """Compare each architecture at 120M parameters with transformers, experts with a dense model, and quantized models
     and KV with the same in bfloat16.
 
-    Rates are tokens a second of CPU time, on one core; the engines are asked in turn. Of models with experts as many
-    parameters are at work as a dense model has: 2 of 8 experts, and 8 of 64.
+    Rates are tokens a second of CPU time, on one core; the engines are asked in turn. With experts, a token uses as
+    many parameters as in the dense model: those of 2 of 8 experts, or of 8 of 64.
     """
     printer = RecordPrinter(BENCH)
     LOG.parent.mkdir(parents=True, exist_ok=True)

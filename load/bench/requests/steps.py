@@ -14,7 +14,7 @@ from livescale.load.bench.requests.schemas import make_schema
 from livescale.load.bench.requests.wide import CONFIG, END, WideModel
 from livescale.load.bench.samples import BenchFailed
 from livescale.services.gateway.constraints import schema_text
-from livescale.services.worker.engine.kernels.variants import Address, Kernels, choose_kernels
+from livescale.services.worker.engine.kernels.variants import Kernels, Pointer, choose_kernels
 from livescale.services.worker.engine.runner import EngineRunner
 from livescale.services.worker.grammars.masks import Vocabulary
 from livescale.services.worker.scheduling.batch import Batch, Chosen
@@ -57,7 +57,7 @@ class CountedKernels:
         self._kernels = kernels
         self.rows = 0
 
-    def likelihoods(self, type: int, rows: Address, row_count: int, /) -> None:
+    def likelihoods(self, type: int, rows: Pointer, row_count: int, /) -> None:
         self.rows += row_count
         self._kernels.likelihoods(type, rows, row_count)
 

@@ -55,7 +55,7 @@ def auto_roles(file: Path, window: str, seeds: int, after: float) -> None:
 
     Eight instances, modelled under virtual time, have five times the rate of the trace. A request is in time if its
     first token takes at most 450 ms, with 0.08 ms more for each token of the prompt, and the others come every 22 ms on
-    average. In the second part every 150 ms is enough. It runs some minutes of processor time for each system and seed.
+    average. In the second part every 150 ms is enough. Each system and seed takes some minutes of processor time.
     """
     try:
         trace, part = read_trace(file), parse_window(window)

@@ -35,8 +35,8 @@ def roles(repeats: int, report: Path) -> None:
     every run: one instance would compute prompts for half of its time. So answers decode beside a prompt nearly always.
     The gap before the second token counts as any other. --tbt-ratio is 1.85, the default.
 
-    What KV exposes after the first token is measured with prompts of 896 tokens, one at a time. All links are so slow
-    that the KV of a prompt takes half as long as its prefill.
+    How long KV still travels after the first token is measured with prompts of 896 tokens, one at a time. All links are
+    so slow that the KV of a prompt takes half as long as its prefill.
     """
     run_bench(
         BENCH,

@@ -61,7 +61,7 @@ def role_sources(seeds: int) -> None:
 
     Two instances prefill and two decode, modelled under virtual time. A fifth one is loaded three times while they
     serve. Gaps between tokens count while it loads, those before second tokens included. Parameters yield to KV in
-    both. It runs half a minute of processor time for each seed.
+    both. It takes half a minute of processor time for each seed.
     """
     printer, by_role, others = RecordPrinter(BENCH), list[SourcesRun](), list[SourcesRun]()
     for seed in range(1, seeds + 1):

@@ -51,7 +51,7 @@ def seeds_options(command: Callable[P, None]) -> Callable[..., None]:
     @click.option(
         "--seeds",
         type=click.IntRange(1),
-        help="Run no scenario, but so many small random systems with faults, and check what must hold of each; "
+        help="Run no scenario, but this many small random systems with faults, and check what must hold of each; "
         "the exit status is 1 if any fails.",
     )
     @click.option(

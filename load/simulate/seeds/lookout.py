@@ -39,7 +39,7 @@ class Lookout:
         self._awaited, self._told = Lasting(self.history.awaited), Lasting(self.history.told)
 
     async def run(self) -> None:
-        """Look again and again until cancelled."""
+        """Look every `POLICY_LOOK_SECONDS` until cancelled, and note what is amiss in the history."""
         while True:
             await asyncio.sleep(POLICY_LOOK_SECONDS)
             self._note_counts()

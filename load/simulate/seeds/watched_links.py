@@ -3,7 +3,7 @@
 from random import Random
 
 from livescale.load.simulate.seeds.history import Delivered, History
-from livescale.shared.simulation.modelled_links import Content, Mailbox, ModelledNetwork, Way
+from livescale.shared.simulation.modelled_links import Mailbox, ModelledNetwork, SentContent, Way
 from livescale.shared.simulation.sparse_memory import SparseContent
 from livescale.shared.simulation.virtual_clock import machine_time
 
@@ -19,7 +19,7 @@ class WatchedMailbox(Mailbox):
         self._network = network
         self._sender, self._receiver, self._channel = way[0].decode(), way[1].decode(), way[2]
 
-    def put(self, tag: int, data: Content) -> None:
+    def put(self, tag: int, data: SentContent) -> None:
         came = Delivered(machine_time(), self._sender, self._receiver, len(data), self._channel)
         self._network.seen.delivered.append(came)
         super().put(tag, self._network.carried(data))
@@ -37,7 +37,7 @@ class WatchedNetwork(ModelledNetwork):
     def make_mailbox(self, way: Way) -> Mailbox:
         return WatchedMailbox(way, self)
 
-    def carried(self, data: Content) -> Content:
+    def carried(self, data: SentContent) -> SentContent:
         """Return what a message is when it arrives, decoded where it travels as bytes."""
         share = max(self.damaging, default=0.0)
         if not share or len(data) < LEAST_DAMAGED_BYTES or self._chance.random() >= share:

@@ -25,7 +25,7 @@ class KvTransferCounts:
     def __init__(self, telemetry: Telemetry) -> None:
         self.seconds = telemetry.histogram(
             "livescale_kv_transfer_seconds",
-            "Of a request's KV from prefill to decode: the whole of it, and the part after the first token",
+            "Transfer of a request's KV from prefill to decode: the whole of it, and the part after the first token",
             ["part"],
             [("whole",), ("exposed",)],
             buckets=SECONDS,
@@ -37,7 +37,8 @@ class KvTransferCounts:
             "livescale_kv_transfers_total", "Requests that were prefilled here and taken over by another worker"
         )
         self.moved = telemetry.counter(
-            "livescale_kv_moves_total", "Of these, requests that were decoded here before, as when this worker drained"
+            "livescale_kv_moves_total",
+            "Requests taken over by another worker after they were decoded here, as when this worker drained",
         )
         self.failures = telemetry.counter(
             "livescale_kv_transfer_failures_total",

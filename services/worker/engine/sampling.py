@@ -8,7 +8,6 @@ request draws the same sequence.
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from msgspec import structs
 
@@ -22,11 +21,9 @@ from livescale.services.worker.engine.likelihoods import (
     largest,
     tell_likelihoods,
 )
-from livescale.services.worker.grammars.masks import NO_MASKS, StepMasks
+from livescale.services.worker.grammars.masks import NO_MASKS, MaskWords, StepMasks
 from livescale.services.worker.scheduling.batch import Chosen, Past, ScheduledChunk, TokenSampling
 from livescale.shared.messages.requests import Sampling, TokenLogprobs
-
-Words = npt.NDArray[np.int32]
 
 NEVER = -np.inf
 LEAST_PENALTY = 1e-100  # a smaller one makes logits infinite, of which no token can be drawn
@@ -40,7 +37,7 @@ class TokenMask:
     def __init__(self, compiled: Compiled | None) -> None:
         self._compiled = compiled
 
-    def apply(self, row: torch.Tensor, mask: Words) -> None:
+    def apply(self, row: torch.Tensor, mask: MaskWords) -> None:
         """Give minus infinity to the tokens of `row` whose bit in `mask` is 0, the lowest bit first."""
         kind = KINDS.get(row.dtype)
         if self._compiled is None or kind is None or not row.is_contiguous():

@@ -23,7 +23,7 @@ DEATHS = 2  # of the process while it computed for one request
 PAUSE_SECONDS = 2e-5
 RESTART_SECONDS = 30.0  # that requests wait for a process that died
 
-Words = npt.NDArray[np.int32]
+MaskWords = npt.NDArray[np.int32]
 
 LATER = Withheld()
 NEVER = "Grammars cannot be applied here:"
@@ -45,7 +45,7 @@ class Vocabulary:
 class StepMasks:
     """What may be chosen for a step's samplings, by their places: masks, and what has none yet or never, and why."""
 
-    masks: Mapping[int, Words] = field(default_factory=dict)
+    masks: Mapping[int, MaskWords] = field(default_factory=dict)
     withheld: Mapping[int, Withheld] = field(default_factory=dict)
 
 
@@ -121,7 +121,7 @@ class Masks:
         if not wanted:
             return NO_MASKS
         deadline = time.perf_counter() + GRACE_SECONDS
-        masks, withheld = dict[int, Words](), dict[int, Withheld]()
+        masks, withheld = dict[int, MaskWords](), dict[int, Withheld]()
         for place, (request_id, index) in wanted.items():
             taken = self._take(request_id, index, deadline)
             if isinstance(taken, Withheld):
@@ -151,7 +151,7 @@ class Masks:
         """End the process that computes masks. A second call does nothing."""
         self._computer.close()
 
-    def _take(self, request_id: str, index: int, deadline: float) -> Words | Withheld:
+    def _take(self, request_id: str, index: int, deadline: float) -> MaskWords | Withheld:
         if self._never is not None:
             return self._never
         with self._lock:

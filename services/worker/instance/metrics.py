@@ -45,7 +45,9 @@ class WorkerMetrics:
         self._queries = counter("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache", LABELS)
         self._hits = counter("vllm:prefix_cache_hits", "Tokens found in the prefix cache", LABELS)
         self._fetched = counter(
-            "livescale_worker_prefix_fetched_tokens", "Of these, tokens whose KV came from host memory", LABELS
+            "livescale_worker_prefix_fetched_tokens",
+            "Tokens found in the prefix cache whose KV came from host memory",
+            LABELS,
         )
         self._success = counter("vllm:request_success", "Requests that ended", (*LABELS, "finished_reason"))
         self._ttft = self._seconds("time_to_first_token", "From admission to the first token")
@@ -60,11 +62,12 @@ class WorkerMetrics:
         self._prompt_size = self._tokens("request_prompt_tokens", "Tokens of a prompt")
         self._output_size = self._tokens("request_generation_tokens", "Tokens generated for a request")
         self._longest = self._tokens(
-            "request_max_num_generation_tokens", "Tokens of the longest answer to a request; each has one"
+            "request_max_num_generation_tokens",
+            "Tokens of the longest answer to a request; here each request has one answer",
         )
         self._per_token = self.telemetry.histogram(
             "vllm:request_time_per_output_token_seconds",
-            "Of a request, from its first token to its last by the tokens between",
+            "From a request's first token to its last, divided by the tokens after the first",
             LABELS,
             buckets=GAP_BUCKETS,
         )

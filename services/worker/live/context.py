@@ -25,7 +25,7 @@ class LiveCounts:
             "livescale_worker_pulled_tasks_total", "Requests taken over from workers that were loading"
         )
         self.pulled_layers = counter(
-            "livescale_worker_pulled_layers_total", "Layers that were done of requests when they were taken over"
+            "livescale_worker_pulled_layers_total", "Layers that had been run of requests when they were taken over"
         )
         self.received = counter("livescale_worker_hand_off_bytes_total", "Bytes of activations and KV taken over")
         self.seconds = telemetry.histogram(

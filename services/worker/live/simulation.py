@@ -59,7 +59,7 @@ class LayerTimes:
 
 SOURCE, TARGET = "source", "target"
 BLOCK, LAYER_DONE, SOURCE_DONE, ARRIVAL = range(4)  # the order of what happens at the same time
-Event = tuple[float, int, int, tuple[str, ...]]  # when, what, which layer or arrival, of which tasks
+SimulatedEvent = tuple[float, int, int, tuple[str, ...]]  # when, what, which layer or arrival, of which tasks
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class _Simulator:
         self._own: deque[LiveTask] = deque()  # the source's, once the target serves alone
         self._free = {SOURCE: -inf, TARGET: -inf}  # from when on
         self._now = -inf
-        self._events: list[Event] = [(at, BLOCK, layer, ()) for layer, at in enumerate(ready)]
+        self._events: list[SimulatedEvent] = [(at, BLOCK, layer, ()) for layer, at in enumerate(ready)]
         self._events += [(task.arrival, ARRIVAL, number, (task.id,)) for number, task in enumerate(tasks)]
         heapify(self._events)
 

@@ -47,7 +47,6 @@ class GroupLeader:
 
     @property
     def size(self) -> int:
-        """The number of ranks, this one included."""
         return 1 + len(self._workers)
 
     @property

@@ -28,21 +28,21 @@ def test_the_smallest_pool_holds_and_one_gpu_less_breaks(tmp_path: Path) -> None
     report = tmp_path / "advice.html"
     result = advise(tmp_path, "--report", str(report))
     assert result.exit_code == 0, result.output
-    assert "A pool of 2 holds the SLOs for 99 % of requests" in result.stdout
+    assert "A pool of 2 meets the SLOs for 99 % of requests" in result.stdout
     rows = {line.split("  ")[0].strip(): line for line in result.stdout.splitlines()}
     assert "breaks: TTFT, first at 4." in rows["one GPU less"]
     assert "holds" in rows[f"a pool of {GPUS}, min-instances {GPUS}"]
     assert "breaks: TTFT" in rows["twice the bursts"]
     assert f"a pool of {GPUS}, min-instances {GPUS}: 100.00 % in time, holds" in result.stderr  # as it goes
     page = report.read_text()
-    assert "A pool of 2 holds the SLOs" in page
+    assert "A pool of 2 meets the SLOs" in page
     assert page.count("<svg") >= 5
 
 
 def test_the_exit_status_says_that_no_pool_holds(tmp_path: Path) -> None:
     result = advise(tmp_path, "--ttft-slo", "0.001")
     assert result.exit_code == 1
-    assert f"No pool holds: with {GPUS} workers" in result.stdout
+    assert f"No pool meets the SLOs: with {GPUS} workers" in result.stdout
 
 
 @pytest.mark.parametrize(

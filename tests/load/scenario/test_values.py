@@ -15,7 +15,7 @@ def test_what_a_system_is_made_of_is_there_and_what_is_given_besides_goes_first(
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"port": 8001}, "settings: port means nothing in a simulation; leave it out"),
+        ({"port": 8001}, "settings: port has no effect in a simulation; leave it out"),
         ({"system": "none-of-them"}, "settings: .*none-of-them"),
     ],
 )

@@ -97,7 +97,7 @@ async def test_who_is_not_ready_says_why_in_one_line() -> None:
 async def test_other_paths_and_methods_are_refused() -> None:
     async with Served().on() as served:
         status, _, body = await served.ask("/")
-        assert (status, condition(body)["reason"]) == (404, "here are /live, /ready and /metrics")
+        assert (status, condition(body)["reason"]) == (404, "this port serves /live, /ready and /metrics")
         assert (await served.ask("/metrics", "POST"))[0] == 405
         assert await served.ask("/metrics", "HEAD") == (200, "text/plain", "")
 

@@ -13,7 +13,7 @@ from typing import Literal, Protocol, cast
 
 from livescale.shared.messages.parameters import DType
 
-Address = int
+Pointer = int
 KernelsName = Literal["auto", "compiled", "amx", "avx512_bf16", "portable", "amx-emulated", "torch"]
 VariantName = Literal["amx", "avx512_bf16", "portable", "amx-emulated"]
 TORCH, FLASHINFER = "torch", "flashinfer"
@@ -32,16 +32,16 @@ class Kernels(Protocol):
     """One variant of the kernels, on some threads. Arguments are numbers and addresses; `type` is one of TYPES."""
 
     def multiply(
-        self, type: int, linear: Address, rows: Address, residual: Address, out: Address, row_count: int, /
+        self, type: int, linear: Pointer, rows: Pointer, residual: Pointer, out: Pointer, row_count: int, /
     ) -> None:
         """`[row, in]` -> `[row, out]`, plus `residual` `[row, out]` unless that is 0."""
 
     def rms_norm(
         self,
         type: int,
-        hidden: Address,
-        weight: Address,
-        out: Address,
+        hidden: Pointer,
+        weight: Pointer,
+        out: Pointer,
         rows: int,
         size: int,
         epsilon: float,
@@ -53,10 +53,10 @@ class Kernels(Protocol):
     def layer_norm(
         self,
         type: int,
-        hidden: Address,
-        weight: Address,
-        bias: Address,
-        out: Address,
+        hidden: Pointer,
+        weight: Pointer,
+        bias: Pointer,
+        out: Pointer,
         rows: int,
         size: int,
         epsilon: float,
@@ -64,24 +64,24 @@ class Kernels(Protocol):
     ) -> None:
         """LayerNorm of each row, times `weight` plus `bias`."""
 
-    def gelu(self, type: int, hidden: Address, out: Address, rows: int, size: int, /) -> None:
+    def gelu(self, type: int, hidden: Pointer, out: Pointer, rows: int, size: int, /) -> None:
         """GELU of each number of `[row, size]`, by the error function."""
 
-    def silu_times(self, type: int, gate_up: Address, out: Address, rows: int, size: int, /) -> None:
+    def silu_times(self, type: int, gate_up: Pointer, out: Pointer, rows: int, size: int, /) -> None:
         """`[row, 2, size]` -> `[row, size]`: SiLU of the first half, times the second."""
 
-    def gelu_times(self, type: int, gate_up: Address, out: Address, rows: int, size: int, /) -> None:
+    def gelu_times(self, type: int, gate_up: Pointer, out: Pointer, rows: int, size: int, /) -> None:
         """The same with GELU, by its approximation with a tangent."""
 
     def attend(
         self,
         type: int,
-        projected: Address,
+        projected: Pointer,
         stride: int,
-        out: Address,
-        runs: Address,
+        out: Pointer,
+        runs: Pointer,
         run_count: int,
-        attention: Address,
+        attention: Pointer,
         /,
     ) -> None:
         """Rotate queries and keys of all rows, put keys and values into the cache, attend."""
@@ -89,12 +89,12 @@ class Kernels(Protocol):
     def run_layer(
         self,
         type: int,
-        layer: Address,
-        hidden: Address,
+        layer: Pointer,
+        hidden: Pointer,
         rows: int,
-        runs: Address,
+        runs: Pointer,
         run_count: int,
-        adapters: Address,
+        adapters: Pointer,
         adapter_count: int,
         epsilon: float,
         /,
@@ -102,33 +102,33 @@ class Kernels(Protocol):
         """Run a whole layer on `hidden` `[row, hidden]`, in place, with what adapters add for some of the rows."""
 
     def run_experts(
-        self, type: int, experts: Address, rows: Address, residual: Address, out: Address, row_count: int, /
+        self, type: int, experts: Pointer, rows: Pointer, residual: Pointer, out: Pointer, row_count: int, /
     ) -> None:
         """Run the experts of each row: `[row, hidden]` -> `[row, hidden]`, plus `residual` unless that is 0."""
 
     def multiply_heads(
         self,
         type: int,
-        maps: Address,
+        maps: Pointer,
         heads: int,
-        rows: Address,
+        rows: Pointer,
         row_stride: int,
         head_stride: int,
-        out: Address,
+        out: Pointer,
         out_stride: int,
         row_count: int,
         /,
     ) -> None:
         """Multiply each head of each row by the linear map of that head, into `[row, head, out]`."""
 
-    def lay_out(self, type: int, matrix: Address, outputs: int, inputs: int, panels: Address, /) -> None:
+    def lay_out(self, type: int, matrix: Pointer, outputs: int, inputs: int, panels: Pointer, /) -> None:
         """Lay a matrix `[out, in]` out in `panels`, which must be zero."""
 
-    def likelihoods(self, type: int, rows: Address, row_count: int, /) -> None:
+    def likelihoods(self, type: int, rows: Pointer, row_count: int, /) -> None:
         """Tell how likely tokens are by rows of logits. The bits are the same for all variants."""
 
     def make_rope_tables(
-        self, type: int, frequencies: Address, half: int, positions: int, cosines: Address, sines: Address, /
+        self, type: int, frequencies: Pointer, half: int, positions: int, cosines: Pointer, sines: Pointer, /
     ) -> None:
         """Fill tables `[position, 2 * half]` of cosines and signed sines; frequencies are float32."""
 
@@ -155,7 +155,7 @@ class Compiled(Protocol):
     def levels(self) -> list[str]:
         """The levels of vector instructions that this CPU has, best first."""
 
-    def mask_logits(self, type: int, row: Address, mask: Address, size: int, /) -> None:
+    def mask_logits(self, type: int, row: Pointer, mask: Pointer, size: int, /) -> None:
         """Give minus infinity to the logits whose bit in the mask is 0, the lowest bit first."""
 
 
