@@ -101,11 +101,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _no_leftovers(request: pytest.FixtureRequest) -> Iterator[None]:
     if inspect.iscoroutinefunction(getattr(request, "function", None)):
         request.getfixturevalue("_no_leftover_tasks")
+    if not request.node.get_closest_marker("system"):
+        yield
+        return
     before = _children()
     yield
-    if request.node.get_closest_marker("system"):
-        left = _children() - before
-        assert not left, f"processes left behind: {sorted(left)}"
+    left = _children() - before
+    assert not left, f"processes left behind: {sorted(left)}"
 
 
 @pytest.fixture

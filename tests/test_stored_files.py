@@ -29,8 +29,9 @@ from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.shared.messages.parameters import Layout, Manifest
 from tests.checkpoints import tiny_checkpoint
-from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, KERNELS
-from tests.worker.serving import serve, submit
+from tests.worker.engine.models import KERNELS
+from tests.worker.requests import BLOCK_TOKENS, CONTEXT, submit
+from tests.worker.serving import serve
 
 STORED = Path(__file__).with_name("stored")
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)

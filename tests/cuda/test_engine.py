@@ -11,8 +11,9 @@ from livescale.shared.memory.arena import Arena, placed_bytes
 from livescale.shared.memory.device_arena import DeviceArena
 from tests.worker.engine.configs import CONFIGS
 from tests.worker.engine.greedy import are_greedy
-from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, Checkpointed, checkpointed, reference_logits
-from tests.worker.serving import random_prompt, serve, submit
+from tests.worker.engine.models import Checkpointed, checkpointed, reference_logits
+from tests.worker.requests import BLOCK_TOKENS, CONTEXT, random_prompt, submit
+from tests.worker.serving import serve
 
 MIB = 1 << 20
 

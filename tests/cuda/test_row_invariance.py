@@ -13,8 +13,9 @@ from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.engine.paged_attention import find_flashinfer
 from livescale.shared.messages.parameters import DType
 from tests.cuda.test_engine import MIB, arena_with
-from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, checkpointed
-from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, strays, submit
+from tests.worker.engine.models import checkpointed
+from tests.worker.requests import BLOCK_TOKENS, CONTEXT, mixed_requests, random_prompt, submit
+from tests.worker.serving import serve, serve_each, strays
 
 MODEL = "llama-heads-of-64"
 LENGTHS = (1, 3, 17, 64, 127, 128, 129, 200, 257, 400, 900)

@@ -18,7 +18,7 @@ from tests.fuzz.hostile import Shot, shot, shots, volley
 from tests.fuzz.test_worker import TARGETS
 from tests.shared.messages.test_message import messages
 from tests.worker.live.live_workers import TARGET, LiveWorkers, live_workers
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 LIAR = "liar"
 

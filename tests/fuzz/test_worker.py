@@ -34,7 +34,7 @@ from livescale.shared.subjects import (
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import Shot, shots, volley
 from tests.worker.fleet import Fleet, fleet, undisturbed
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 TARGETS: list[Topic[Any] | Call[Any, Any]] = [
     *(ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, RUNNING, SEND, SERVE),

@@ -15,7 +15,8 @@ from livescale.services.worker.engine.parameters import block_tensors, unpacked
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.messages.parameters import Layout
 from tests.worker.engine.models import KERNELS, Checkpointed, Kind, kind, read_blocks
-from tests.worker.serving import mixed_requests, serve, serve_each
+from tests.worker.requests import mixed_requests
+from tests.worker.serving import serve, serve_each
 
 TOKENS = tuple(range(3, 103))
 WAYS = [

@@ -24,7 +24,8 @@ from tests.quantized.test_checkpoints import LAYER, NAMES, matrices
 from tests.quantized.test_engine import WAYS, all_tensors, logits, read
 from tests.worker.engine.models import KERNELS, Checkpointed, Kind
 from tests.worker.engine.test_tensor_parallel import in_ranks
-from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, submit
+from tests.worker.requests import mixed_requests, random_prompt, submit
+from tests.worker.serving import serve, serve_each
 
 HERE = Path(__file__).parent
 MADE: list[tuple[str, Quantized]] = [

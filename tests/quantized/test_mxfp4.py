@@ -20,7 +20,8 @@ from livescale.shared.model.checkpoint import CheckpointError
 from tests.quantized.test_engine import WAYS, logits, read
 from tests.worker.engine.models import KERNELS, Checkpointed, Kind
 from tests.worker.engine.test_tensor_parallel import in_ranks
-from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, submit
+from tests.worker.requests import mixed_requests, random_prompt, submit
+from tests.worker.serving import serve, serve_each
 
 LAYER = "model.layers.1.mlp.experts."
 

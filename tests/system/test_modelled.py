@@ -17,7 +17,7 @@ from tests.system.conftest import MIB, System, started
 from tests.system.scaling import HANDED_OVER, LAYERS_RUN, count, targets, watching
 from tests.system.under_load import ExpectedStreams, SystemUnderLoad
 from tests.worker.engine.made_up import made_up_tokens
-from tests.worker.serving import submit
+from tests.worker.requests import submit
 
 WORKERS = 12
 BUSY = 8

@@ -46,7 +46,8 @@ from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy, TransferFailed
 from livescale.shared.transfer.sender import send_chunks
 from tests.worker.live.engines import parameters
-from tests.worker.serving import random_prompt, serve, submit
+from tests.worker.requests import random_prompt, submit
+from tests.worker.serving import serve
 
 CONTEXT = 256
 TICKET = 7

@@ -1,6 +1,5 @@
 """Runs requests through the real scheduler and the real engine, one step after the other."""
 
-import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,63 +10,10 @@ import torch
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.sampling import choose_tokens
 from livescale.services.worker.scheduling.batch import Batch, Chosen, TokenOutput
-from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from livescale.shared.messages.requests import Sampling, Submit, TokenLogprobs
-from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, checkpointed, kept_logits
-
-NEVER = 4e9
-
-
-def submit(request_id: str = "a", prompt: Iterable[int] = (1, 2, 3), **fields: Any) -> Submit:
-    fields = {"model": "m", "gateway": "g", "deadline": NEVER, **fields}
-    return Submit(request_id=request_id, prompt=list(prompt), **fields)
-
-
-def random_prompt(seed: int, length: int, vocab_size: int = 500) -> list[int]:
-    chance = random.Random(seed)
-    return [chance.randrange(vocab_size) for _ in range(length)]
-
-
-def mixed_requests(lengths: Iterable[int], most: int = 20) -> list[Submit]:
-    """Requests with prompts of these lengths: some greedy, some sampled, of 2 to `most` tokens."""
-    chance = random.Random(5)
-    return [
-        submit(
-            f"r{length}",
-            random_prompt(length, length),
-            max_tokens=chance.randint(2, most),
-            sampling=Sampling(temperature=chance.choice((0.0, 0.9)), seed=length),
-        )
-        for length in lengths
-    ]
-
-
-def penalised(seed: int) -> Sampling:
-    """Sampling that depends on all tokens before, and tells how likely each is; half of it greedy."""
-    return Sampling(
-        temperature=0.9 * (seed % 2),
-        seed=seed,
-        min_p=0.001,
-        presence_penalty=0.6,
-        frequency_penalty=0.4,
-        repetition_penalty=1.3,
-        logit_bias=[(5, 2.0)],
-        bad_words=[[3], [7, 8]],
-        logprobs=2,
-    )
-
-
-def limits(**fields: Any) -> SchedulerLimits:
-    defaults = {
-        "max_num_seqs": 16,
-        "max_num_batched_tokens": 512,
-        "max_model_len": CONTEXT,
-        "vocab_size": 10_000,
-        "kv_blocks": 512,
-        "kv_block_tokens": BLOCK_TOKENS,
-    }
-    return SchedulerLimits(**{**defaults, **fields})
+from livescale.shared.messages.requests import Submit, TokenLogprobs
+from tests.worker.engine.models import checkpointed, kept_logits
+from tests.worker.requests import limits
 
 
 @dataclass

@@ -9,7 +9,7 @@ from livescale.shared.messages.transfers import Inflow
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.subjects import ADMIT, CANCEL_WORK, LOAD, REPLAY, RUNNING
 from tests.worker.fleet import CONTEXT, Fleet, fleet, undisturbed
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 
 async def chain_of_two(made: Fleet) -> None:

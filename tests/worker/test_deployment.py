@@ -13,7 +13,7 @@ from livescale.shared.messages.transfers import Abort, Drain, Inflow
 from livescale.shared.model.block_layout import block_layouts
 from livescale.shared.subjects import ABORT, DRAIN, LOAD, STALE
 from tests.worker.fleet import Fleet, fleet
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 
 async def loaded(made: Fleet, plan: str, ticket: int) -> None:

@@ -14,7 +14,8 @@ from livescale.shared.messages.transfers import Drain
 from livescale.shared.subjects import CANCEL_WORK, DRAIN
 from tests.samples import sample
 from tests.worker.fleet import CONTEXT, Fleet, fleet
-from tests.worker.serving import random_prompt, serve, submit
+from tests.worker.requests import random_prompt, submit
+from tests.worker.serving import serve
 
 COUNT = 10  # 40 tokens each and 210 to come; 1 MiB holds 1,808
 

@@ -13,7 +13,7 @@ from livescale.shared.subjects import HAND_OVER
 from tests.samples import sample
 from tests.worker.live.engines import BFLOAT16, FLOAT32, MODELLED, EngineKind
 from tests.worker.live.pool import WorkerPool, worker_pool
-from tests.worker.serving import penalised, random_prompt, submit
+from tests.worker.requests import penalised, random_prompt, submit
 
 Act = Callable[[WorkerPool], Awaitable[None]]
 IDS = "float32", "bfloat16"

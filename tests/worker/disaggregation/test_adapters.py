@@ -9,7 +9,7 @@ import pytest
 from tests.worker.disaggregation.pairs import counted, move, taken, with_pair
 from tests.worker.live.adapted import KINDS, AdaptedKind, hosts_of
 from tests.worker.live.pool import WorkerPool
-from tests.worker.serving import penalised, random_prompt, submit
+from tests.worker.requests import penalised, random_prompt, submit
 
 EACH = pytest.mark.parametrize("kind", KINDS, ids=["float32", "bfloat16"])
 RESIDENT = pytest.mark.parametrize("resident", [(), ("p",), ("d",), ("p", "d")], ids=str)

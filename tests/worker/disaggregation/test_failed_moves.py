@@ -10,7 +10,7 @@ from tests.worker.disaggregation.pairs import failed, move, reserved, running, s
 from tests.worker.live.engines import CLOCK
 from tests.worker.live.members import used
 from tests.worker.live.pool import WorkerPool
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 
 def test_what_cannot_move_is_refused_for_good_and_what_finds_no_room_for_now() -> None:

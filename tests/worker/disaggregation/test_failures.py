@@ -20,7 +20,7 @@ from tests.worker.disaggregation.pairs import (
 from tests.worker.live.engines import CLOCK, EngineKind
 from tests.worker.live.members import used
 from tests.worker.live.pool import BUS_SECONDS, WorkerPool
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 LONG = 400  # tokens of a prompt that takes several steps
 

@@ -15,7 +15,7 @@ from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Sequence
 from livescale.shared.messages.disaggregation import Reserve
 from livescale.shared.messages.transfers import Node
-from tests.worker.serving import limits, submit
+from tests.worker.requests import limits, submit
 
 LAYERS, POSITIONS = 4, 30
 MIB = 1 << 20

@@ -13,7 +13,7 @@ from livescale.shared.subjects import INSTANCE, MOVED
 from tests.worker.disaggregation.pairs import counted, move, reserved, running, slow_link, with_pair
 from tests.worker.live.engines import BFLOAT16, FLOAT32, MODELLED, EngineKind
 from tests.worker.live.pool import WorkerPool, worker_pool
-from tests.worker.serving import penalised, random_prompt, submit
+from tests.worker.requests import penalised, random_prompt, submit
 
 KINDS = pytest.mark.parametrize("kind", [MODELLED, FLOAT32, BFLOAT16], ids=["modelled", "float32", "bfloat16"])
 

@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from livescale.services.worker.disaggregation.pieces import (
     LEAST_PIECE_BYTES,
@@ -11,9 +13,12 @@ from livescale.services.worker.disaggregation.pieces import (
 )
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3, 7, 24, 80])
-@pytest.mark.parametrize("layer_bytes", [1, 4096, 100_000, LEAST_PIECE_BYTES, 3 * LEAST_PIECE_BYTES])
-@pytest.mark.parametrize("link_pace", [0.1, SLOW_LINK, 7.3, 1e6])
+@settings(max_examples=120)
+@given(
+    layers=st.integers(1, 80),
+    layer_bytes=st.sampled_from((1, LEAST_PIECE_BYTES)) | st.integers(1, 3 * LEAST_PIECE_BYTES),
+    link_pace=st.just(SLOW_LINK) | st.floats(0.1, 1e6),
+)
 def test_pieces_of_a_step_are_all_layers_in_order_and_worth_a_message(
     layers: int, layer_bytes: int, link_pace: float
 ) -> None:

@@ -9,7 +9,7 @@ from livescale.shared.simulation.virtual_time import run
 from tests.worker.disaggregation.pairs import move
 from tests.worker.live.engines import FLOAT32, MODELLED, EngineKind
 from tests.worker.live.pool import WorkerPool, late, worker_pool
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 WORKERS = ("a", "b", "c")
 SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 80))]

@@ -20,7 +20,7 @@ from livescale.shared.subjects import ROLE
 from tests.worker.disaggregation.pairs import COMPUTING, by_turns, counted, with_pair
 from tests.worker.live.engines import CLOCK, EngineKind
 from tests.worker.live.pool import BUS_SECONDS, WorkerPool
-from tests.worker.serving import penalised, random_prompt, submit
+from tests.worker.requests import penalised, random_prompt, submit
 
 HEARD_SECONDS = 1.0  # in which a new planner hears every worker
 

@@ -17,7 +17,7 @@ from livescale.shared.messages.requests import PromptLogprobs
 from tests.worker.disaggregation.pairs import ask, counted, failed, slow_link, taken, with_pair
 from tests.worker.live.engines import BFLOAT16, FLOAT32, MODELLED, EngineKind
 from tests.worker.live.pool import WorkerPool
-from tests.worker.serving import penalised, random_prompt, submit
+from tests.worker.requests import penalised, random_prompt, submit
 
 
 @pytest.mark.parametrize("kind", [MODELLED, FLOAT32, BFLOAT16], ids=["modelled", "float32", "bfloat16"])

@@ -7,6 +7,7 @@ from typing import Any
 import transformers
 
 from livescale.shared.model.architectures import find_architecture, model_types
+from tests.worker.requests import CONTEXT
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -25,7 +26,6 @@ LONGROPE: dict[str, Any] = {
     "long_factor": [1.2, 2.5, 4.0, 9.0, 17.0, 31.5],
     "original_max_position_embeddings": 275,
 }
-CONTEXT = 2_200
 SHAPE: dict[str, Any] = {
     "vocab_size": 643,
     "hidden_size": 96,

@@ -7,7 +7,6 @@ import transformers
 
 from livescale.shared.model.architectures import model_types
 from tests.worker.engine.architectures import (
-    CONTEXT,
     LLAMA3,
     config_of,
     fields_of,
@@ -15,6 +14,7 @@ from tests.worker.engine.architectures import (
     other_fields,
     panel_fields,
 )
+from tests.worker.requests import CONTEXT
 
 Config = Callable[[], "transformers.PreTrainedConfig"]
 

@@ -12,7 +12,7 @@ from livescale.shared.messages.requests import Submit
 from livescale.shared.model.block_layout import block_layouts
 from livescale.shared.model.latency import Latency
 from tests.clocks import LoopClock
-from tests.worker.serving import limits
+from tests.worker.requests import limits
 
 BLOCK_TOKENS = 16
 LAYERS = 4

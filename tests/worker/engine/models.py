@@ -27,9 +27,7 @@ from livescale.services.worker.engine.tensor_parallel import Ranks
 from livescale.shared.messages.parameters import DType, Layout, Manifest
 from tests.checkpoints import made_directory
 from tests.worker.engine.configs import ALL_CONFIGS
-
-BLOCK_TOKENS = 16
-CONTEXT = 2_200
+from tests.worker.requests import BLOCK_TOKENS, CONTEXT
 
 # Those that workers of this machine use; the environment says which where the machine stands for another.
 KERNELS = choose_kernels(cast(KernelsName, os.environ.get("LIVESCALE_KERNELS", "auto"))).kernels

@@ -19,7 +19,7 @@ from livescale.shared.messages.requests import Sampling, Submit
 from tests.checkpoints import write_pooling
 from tests.worker.engine.architectures import fields_of
 from tests.worker.engine.models import Checkpointed, read_blocks
-from tests.worker.serving import limits, submit
+from tests.worker.requests import limits, submit
 
 Numbers = npt.NDArray[np.float64]
 LABELS = 3

@@ -7,7 +7,8 @@ import torch
 import transformers
 
 from tests.worker.engine.models import KERNELS, logits_of, read_blocks
-from tests.worker.serving import Served, median_row, serve, submit
+from tests.worker.requests import submit
+from tests.worker.serving import Served, median_row, serve
 
 
 def median_errors(directory: Path, prompts: Mapping[str, list[int]], max_tokens: int) -> tuple[float, float]:

@@ -12,7 +12,8 @@ from livescale.shared.messages.requests import AdapterUse
 from tests.worker.engine.adapted import adapter, add, merged
 from tests.worker.engine.models import KINDS, Kind, checkpointed, reference_logits
 from tests.worker.engine.test_architectures import each_way
-from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, submit
+from tests.worker.requests import mixed_requests, random_prompt, submit
+from tests.worker.serving import serve, serve_each
 
 PROMPTS = {str(length): random_prompt(length, length) for length in (5, 129, 400)}
 FLOATS = [kind for kind in KINDS if "float32" in str(kind.id)]

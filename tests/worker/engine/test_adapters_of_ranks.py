@@ -12,7 +12,8 @@ from tests.worker.engine.adapted import adapter, add, merged
 from tests.worker.engine.configs import CUT_CONFIGS
 from tests.worker.engine.models import KERNELS, checkpointed, needs_kernels, reference_logits
 from tests.worker.engine.test_tensor_parallel import in_ranks, on_ranks
-from tests.worker.serving import Served, random_prompt, serve, serve_each, submit
+from tests.worker.requests import random_prompt, submit
+from tests.worker.serving import Served, serve, serve_each
 
 PROMPTS = {str(length): random_prompt(length, length) for length in (5, 129, 300)}
 HALF = ("q_proj", "v_proj", "down_proj")

@@ -10,7 +10,8 @@ from _pytest.mark import ParameterSet
 from tests.worker.engine.architectures import architecture_names
 from tests.worker.engine.models import KERNELS, KINDS, Kind, checkpointed, kept_logits
 from tests.worker.engine.test_tensor_parallel import in_ranks, on_ranks
-from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, strays, submit
+from tests.worker.requests import mixed_requests, random_prompt, submit
+from tests.worker.serving import serve, serve_each, strays
 
 PROMPTS = {str(length): random_prompt(length, length) for length in (5, 129, 400)}
 LENGTHS = (1, 3, 127, 129, 145, 300)  # the last but one leaves the window as it is decoded

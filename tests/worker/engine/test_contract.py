@@ -12,7 +12,8 @@ from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Submit
 from tests.fuzz.effort import examples
 from tests.worker.engine.models import checkpointed
-from tests.worker.serving import limits, random_prompt, serve, submit
+from tests.worker.requests import limits, random_prompt, submit
+from tests.worker.serving import serve
 
 NAME = "qwen2-tied"
 LAYERS = 3

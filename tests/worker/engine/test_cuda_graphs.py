@@ -23,7 +23,8 @@ from tests.worker.engine.configs import CONFIGS
 from tests.worker.engine.greedy import are_greedy
 from tests.worker.engine.models import checkpointed, reference_logits
 from tests.worker.engine.test_paged_attention import GatheringKernels
-from tests.worker.serving import Served, random_prompt, serve, submit
+from tests.worker.requests import random_prompt, submit
+from tests.worker.serving import Served, serve
 
 PROMPTS = {str(length): random_prompt(length, length) for length in (1, 40, 129, 300)}
 

@@ -20,7 +20,7 @@ from tests.worker.engine.architectures import ENCODERS
 from tests.worker.engine.models import KINDS, Checkpointed, Kind
 from tests.worker.engine.pooled import Numbers, cosine, numbers, pool, pooling_checkpoint, pooling_reference
 from tests.worker.engine.test_tensor_parallel import in_ranks
-from tests.worker.serving import limits, random_prompt, submit
+from tests.worker.requests import limits, random_prompt, submit
 
 PROMPTS = {str(length): random_prompt(length, length) for length in (1, 5, 129, 300, 510)}
 WAYS = [(model_type, way) for model_type in ENCODERS for way in ("cls_token", "mean_tokens", "scores")]

@@ -9,7 +9,8 @@ from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, PROMPT_CUT, Batch, ScheduledChunk, TokenSampling
 from livescale.shared.messages.requests import Sampling
 from tests.worker.engine.models import Checkpointed, checkpointed
-from tests.worker.serving import random_prompt, serve, submit
+from tests.worker.requests import random_prompt, submit
+from tests.worker.serving import serve
 
 PROMPT = tuple(random_prompt(0, 20))
 

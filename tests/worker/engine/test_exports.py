@@ -13,7 +13,7 @@ from livescale.services.worker.scheduling.batch import (
     ScheduledChunk,
 )
 from tests.worker.engine.models import KERNELS, checkpointed
-from tests.worker.serving import random_prompt
+from tests.worker.requests import random_prompt
 
 BLOCKS = range(2, 6)
 

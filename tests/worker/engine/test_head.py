@@ -23,7 +23,7 @@ from tests.worker.engine.pooled import (
     pooling_reference,
 )
 from tests.worker.engine.test_tensor_parallel import in_ranks
-from tests.worker.serving import limits, random_prompt, submit
+from tests.worker.requests import limits, random_prompt, submit
 
 PROMPTS = {str(length): random_prompt(length, length) for length in (1, 5, 129, 300)}
 USES = ("embeds", "scores")

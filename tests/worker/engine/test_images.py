@@ -26,7 +26,7 @@ from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Sampling, Submit
 from tests.worker.engine.models import KINDS, Kind
 from tests.worker.engine.pooled import Numbers, numbers, pool, pooling_checkpoint, pooling_reference, preprocessor
-from tests.worker.serving import limits, submit
+from tests.worker.requests import limits, submit
 
 COUNT = 5
 

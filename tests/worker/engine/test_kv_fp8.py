@@ -11,8 +11,9 @@ from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kv_store import MOST_FP8, KvStore, allocate_kv_memory
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, ScheduledChunk, block_bytes
 from livescale.shared.messages.parameters import Manifest
-from tests.worker.engine.models import BLOCK_TOKENS, KINDS, Checkpointed, Kind, checkpointed, reference
-from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, submit
+from tests.worker.engine.models import KINDS, Checkpointed, Kind, checkpointed, reference
+from tests.worker.requests import BLOCK_TOKENS, mixed_requests, random_prompt, submit
+from tests.worker.serving import serve, serve_each
 
 NAME = "llama3-scaled-tied"
 

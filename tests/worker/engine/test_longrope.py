@@ -7,8 +7,9 @@ import torch
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from tests.worker.engine.architectures import LONGROPE
-from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, KINDS, Kind, checkpointed, reference_logits
-from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, submit
+from tests.worker.engine.models import KINDS, Kind, checkpointed, reference_logits
+from tests.worker.requests import BLOCK_TOKENS, CONTEXT, mixed_requests, random_prompt, submit
+from tests.worker.serving import serve, serve_each
 
 NAME, ORIGINAL = "phi3-longrope", int(LONGROPE["original_max_position_embeddings"])
 each_float = pytest.mark.parametrize("kind", [kind for kind in KINDS if "float32" in str(kind.id)])

@@ -7,7 +7,7 @@ from tests.checkpoints import tiny_checkpoint
 from tests.worker.engine.architectures import generates
 from tests.worker.engine.models import needs_kernels
 from tests.worker.engine.stored_models import median_errors
-from tests.worker.serving import random_prompt
+from tests.worker.requests import random_prompt
 
 PROMPTS = {str(length): random_prompt(length, length) for length in (5, 60, 129, 250)}
 

@@ -11,7 +11,8 @@ from livescale.services.worker.engine.parameters import TorchLinear, block_tenso
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from tests.worker.engine.configs import PANEL_CONFIGS, PANELS_OF_EACH
 from tests.worker.engine.models import KERNELS, Kind, checkpointed, kind, needs_kernels
-from tests.worker.serving import random_prompt, serve, strays, submit
+from tests.worker.requests import random_prompt, submit
+from tests.worker.serving import serve, strays
 
 TOKENS = tuple(range(3, 103))
 COMPILED = [kind(variant, "bfloat16") for variant in ("amx", "avx512_bf16", "portable", "amx-emulated")]

@@ -17,7 +17,7 @@ from livescale.shared.simulation.virtual_time import run
 from tests.clocks import LoopClock
 from tests.worker.engine.made_up import BLOCK_BYTES, BLOCK_TOKENS, LATENCY, VOCABULARY, loaded, manifest, serve
 from tests.worker.engine.modelled_engine import alone, chunk
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 MOST_TOKENS = 40
 LATENCY_512 = (10 + 51.2 + 1e-5 * 512**2) / 1e3

@@ -23,7 +23,7 @@ from livescale.services.worker.scheduling.batch import (
 from livescale.shared.messages.requests import Sampling
 from livescale.shared.simulation.sparse_memory import SparseKv
 from tests.worker.engine.made_up import BLOCK_TOKENS, LAYERS, VOCABULARY, made_up_tokens, manifest
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 PROMPT, OTHER = random_prompt(3, 100, VOCABULARY), random_prompt(4, 100, VOCABULARY)
 THERE = range(40, 60)

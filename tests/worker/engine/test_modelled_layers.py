@@ -31,7 +31,7 @@ from tests.worker.engine.made_up import (
     manifest,
 )
 from tests.worker.engine.modelled_engine import alone, chunk
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 
 @pytest.mark.parametrize("layers", range(1, LAYERS + 1))

@@ -27,7 +27,8 @@ from livescale.services.worker.engine.paged_attention import (
 )
 from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.messages.parameters import LLAMA_LAYER
-from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, checkpointed
+from tests.worker.engine.models import checkpointed
+from tests.worker.requests import BLOCK_TOKENS, CONTEXT
 
 GROUP = 3  # of the model below
 KINDS = [LLAMA_LAYER]

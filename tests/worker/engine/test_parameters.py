@@ -15,7 +15,8 @@ from tests.worker.engine.configs import CONFIGS
 from tests.worker.engine.greedy import are_greedy
 from tests.worker.engine.models import VARIANTS_HERE, Kind, checkpointed, kind, reference_logits
 from tests.worker.engine.packed_matrices import Made, make_packed
-from tests.worker.serving import random_prompt, serve, submit
+from tests.worker.requests import random_prompt, submit
+from tests.worker.serving import serve
 
 
 def on_device(name: str) -> TorchEngine:

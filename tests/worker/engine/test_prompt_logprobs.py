@@ -11,7 +11,7 @@ from livescale.services.worker.scheduling.batch import NO_BYTES
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.requests import PromptLogprobs, Submit, TokenLogprobs
 from tests.worker.engine.models import checkpointed, reference_logits
-from tests.worker.serving import limits, random_prompt, submit
+from tests.worker.requests import limits, random_prompt, submit
 
 MODEL = "qwen2-tied"
 PROMPT = random_prompt(8, 300)

@@ -17,7 +17,7 @@ from tests.shared.model.test_published import PUBLISHED
 from tests.worker.engine.architectures import generates
 from tests.worker.engine.models import draw_parameters, needs_kernels
 from tests.worker.engine.stored_models import median_errors
-from tests.worker.serving import random_prompt
+from tests.worker.requests import random_prompt
 
 READABLE = [name for name in PUBLISHED if name != "Phi-3-mini-128k-instruct"]  # by transformers, in this spelling
 # The first of each architecture, without the quantization of gpt-oss and DeepSeek-V3.

@@ -6,7 +6,8 @@ import torch
 from tests.worker.engine.configs import CONFIGS
 from tests.worker.engine.greedy import are_greedy
 from tests.worker.engine.models import KINDS, Kind, checkpointed, reference_logits
-from tests.worker.serving import random_prompt, serve, strays, submit
+from tests.worker.requests import random_prompt, submit
+from tests.worker.serving import serve, strays
 
 # Chunks begin at 0, 128, 256, ...: around their edges, and past the RoPE scaling's original context.
 LENGTHS = (1, 2, 3, 5, 127, 128, 129, 300, 700)

@@ -12,7 +12,8 @@ from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, PROMPT_CUT
 from livescale.shared.messages.requests import Sampling
 from tests.worker.engine.configs import CONFIGS
 from tests.worker.engine.models import KINDS, Kind
-from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, submit
+from tests.worker.requests import mixed_requests, random_prompt, submit
+from tests.worker.serving import serve, serve_each
 
 # Of torch's kernels each type is in the suite with one shape, and with the others among the slow ones: they take ten
 # times as long as ours, and are the same for all families.

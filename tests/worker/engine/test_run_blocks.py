@@ -18,8 +18,9 @@ from livescale.shared.simulation.virtual_time import run
 from tests.clocks import LoopClock
 from tests.fuzz.effort import examples
 from tests.worker.engine.made_up import BLOCK_BYTES, LATENCY, LAYERS, VOCABULARY, loaded, made_up_tokens, manifest
-from tests.worker.engine.models import BLOCK_TOKENS, Checkpointed, checkpointed
-from tests.worker.serving import limits, random_prompt, serve, submit
+from tests.worker.engine.models import Checkpointed, checkpointed
+from tests.worker.requests import BLOCK_TOKENS, limits, random_prompt, submit
+from tests.worker.serving import serve
 
 Part = Callable[[Sequence[ScheduledChunk], memoryview], Awaitable[StageResult]]
 CUTS = st.sets(st.integers(1, LAYERS + 1), max_size=LAYERS + 1)

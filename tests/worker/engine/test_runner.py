@@ -9,8 +9,9 @@ import pytest
 
 from livescale.services.worker.engine.runner import EngineRunner
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, Checkpointed, checkpointed
-from tests.worker.serving import limits, random_prompt, serve, submit
+from tests.worker.engine.models import Checkpointed, checkpointed
+from tests.worker.requests import BLOCK_TOKENS, CONTEXT, limits, random_prompt, submit
+from tests.worker.serving import serve
 
 KV_BYTES = 4 << 20
 HELD_UP_SECONDS = 0.5  # a step of this model takes some milliseconds

@@ -12,7 +12,8 @@ from livescale.services.worker.grammars.masks import StepMasks
 from livescale.services.worker.scheduling.batch import Past, TokenSampling, Withheld
 from livescale.shared.messages.requests import Sampling, TokenLogprobs
 from tests.worker.engine.models import checkpointed
-from tests.worker.serving import random_prompt, serve, submit
+from tests.worker.requests import random_prompt, submit
+from tests.worker.serving import serve
 
 VOCAB = 50
 LOGITS = torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(1)) * 2

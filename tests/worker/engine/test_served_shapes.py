@@ -13,7 +13,8 @@ from livescale.services.worker.engine.parameters import TORCH_DTYPES
 from livescale.services.worker.scheduling.batch import PROMPT_CUT, ScheduledChunk
 from livescale.shared.messages.parameters import DType, Manifest, ModelConfig
 from livescale.shared.model.block_layout import block_layouts
-from tests.worker.engine.models import BLOCK_TOKENS, KINDS, Kind
+from tests.worker.engine.models import KINDS, Kind
+from tests.worker.requests import BLOCK_TOKENS
 
 HEAD_DIM = 128
 LAYERS = 1  # all have the same shapes

@@ -23,7 +23,8 @@ from livescale.shared.messages.requests import PromptLogprobs, Sampling, Submit
 from tests.worker.engine.configs import CUT_CONFIGS
 from tests.worker.engine.greedy import are_greedy
 from tests.worker.engine.models import Checkpointed, checkpointed, reference_logits
-from tests.worker.serving import Served, limits, random_prompt, serve, serve_each, strays, submit
+from tests.worker.requests import limits, random_prompt, submit
+from tests.worker.serving import Served, serve, serve_each, strays
 
 T = TypeVar("T")
 

@@ -31,7 +31,7 @@ from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import ENDED, TOKENS
 from tests.clocks import LoopClock
-from tests.worker.serving import submit
+from tests.worker.requests import submit
 
 NOW = 100.0
 

@@ -11,7 +11,7 @@ from livescale.shared.messages.membership import Stale
 from livescale.shared.messages.transfers import Drain, Load, Serve
 from livescale.shared.subjects import DRAIN, LOAD, SERVE, STALE
 from tests.worker.fleet import Fleet, fleet, undisturbed
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 
 async def test_an_instance_says_for_how_long_nobody_asked_it_anything() -> None:

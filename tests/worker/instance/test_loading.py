@@ -9,7 +9,7 @@ from livescale.shared.messages.transfers import Inflow
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import LOAD
 from tests.worker.fleet import fleet, undisturbed
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 
 async def test_blocks_are_laid_out_in_whatever_order_they_come() -> None:

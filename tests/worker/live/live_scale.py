@@ -6,7 +6,7 @@ from typing import Any
 from livescale.shared.simulation.virtual_time import run
 from tests.worker.live.engines import FLOAT32, EngineKind
 from tests.worker.live.pool import WorkerPool, worker_pool
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 
 def with_live_scale(act: Callable[[WorkerPool], Awaitable[None]], *others: str, kind: EngineKind = FLOAT32) -> None:

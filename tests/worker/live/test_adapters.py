@@ -7,7 +7,7 @@ from livescale.shared.simulation.virtual_time import run
 from tests.worker.live.adapted import KINDS, AdaptedKind, AdapterHosts, adapted_kind, hosts_of
 from tests.worker.live.engines import BLOCKS
 from tests.worker.live.pool import WorkerPool, worker_pool
-from tests.worker.serving import penalised, random_prompt, submit
+from tests.worker.requests import penalised, random_prompt, submit
 
 EACH = pytest.mark.parametrize("kind", KINDS, ids=["float32", "bfloat16"])
 

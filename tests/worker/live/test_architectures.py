@@ -14,7 +14,7 @@ from tests.worker.live.engines import BLOCKS, EngineKind
 from tests.worker.live.live_scale import parked, with_live_scale
 from tests.worker.live.pool import WorkerPool
 from tests.worker.pipeline.pipelines import running, whole
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 # Unlike the rest in what is kept or computed of a token: positions and biases; limits of scores and windows; sinks and
 # experts; a latent; attention and MLP beside each other.

@@ -6,7 +6,7 @@ from livescale.shared.subjects import STALE
 from tests.worker.live.engines import BLOCKS, CLOCK
 from tests.worker.live.live_scale import parked, with_live_scale
 from tests.worker.live.pool import WorkerPool
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 
 def test_a_source_that_dies_with_a_request_in_its_hands_leaves_it_to_the_target_with_its_layers() -> None:

@@ -13,7 +13,7 @@ from livescale.shared.subjects import STALE
 from tests.worker.live.engines import CLOCK
 from tests.worker.live.pool import WorkerPool, worker_pool
 from tests.worker.live.timed import MESSAGE_SECONDS, STEP_SECONDS
-from tests.worker.serving import NEVER, random_prompt, submit
+from tests.worker.requests import NEVER, random_prompt, submit
 
 # Each takes as long, and in the middle of it something happens.
 STEPS = [

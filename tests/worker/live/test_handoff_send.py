@@ -6,7 +6,7 @@ from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Sampling
 from livescale.shared.subjects import INSTANCE
 from tests.worker.live.live_workers import TARGET, live_workers
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

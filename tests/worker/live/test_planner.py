@@ -10,7 +10,7 @@ from livescale.services.worker.live.planner import MOST_BATCHES, LayerPlanner, b
 from livescale.services.worker.live.policy import ALONE, BatchBudget, LiveTask, Planned
 from livescale.services.worker.live.simulation import simulate
 from tests.worker.live.live_workers import TARGET, live_workers
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 LAYERS, LOAD = 7, 2.0
 READY = [LOAD * layer for layer in range(LAYERS)]

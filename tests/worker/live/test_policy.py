@@ -19,7 +19,7 @@ from livescale.services.worker.live.policy import (
 from livescale.shared.bus.codec import MAX_PAYLOAD_BYTES
 from livescale.shared.messages.images import MOST_IMAGE_BYTES, Images
 from tests.worker.live.queue_steps import queue_of, run_next, shown
-from tests.worker.serving import limits
+from tests.worker.requests import limits
 
 
 def test_tasks_at_the_same_layer_run_together_in_order_while_there_is_room() -> None:

@@ -16,7 +16,7 @@ from tests.fuzz.effort import examples
 from tests.worker.live.engines import BFLOAT16, BLOCKS, CLOCK, FLOAT32, EngineKind
 from tests.worker.live.members import check_invariants
 from tests.worker.live.pool import WorkerPool, late, worker_pool
-from tests.worker.serving import NEVER, penalised, random_prompt, submit
+from tests.worker.requests import NEVER, penalised, random_prompt, submit
 
 SOURCES = ("s1", "s2")
 

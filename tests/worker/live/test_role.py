@@ -12,7 +12,7 @@ from livescale.shared.subjects import DRAIN
 from tests.worker.live.engines import BLOCKS
 from tests.worker.live.live_scale import parked, with_live_scale
 from tests.worker.live.pool import WorkerPool, worker_pool
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 
 def waiting_for_the_first_layer(act: Callable[[WorkerPool], Awaitable[None]]) -> None:

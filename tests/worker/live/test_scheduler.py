@@ -7,7 +7,7 @@ from livescale.services.worker.scheduling.rates import EngineRates
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Filled
 from livescale.shared.messages.requests import Submit
-from tests.worker.serving import limits, submit
+from tests.worker.requests import limits, submit
 
 LAYERS = 2
 ROW, DECODES = 0.0001, 0.0128  # seconds of a row through all layers, and of a step of decodes

@@ -7,7 +7,7 @@ from livescale.shared.messages.live import Pull, Took
 from livescale.shared.subjects import PULL, TOOK
 from tests.worker.live.live_scale import parked, with_live_scale
 from tests.worker.live.pool import WorkerPool
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 
 def test_each_of_two_sources_takes_from_each_of_two_targets() -> None:

@@ -5,7 +5,7 @@ import asyncio
 from livescale.shared.simulation.virtual_time import run
 from tests.worker.live.engines import BLOCKS, noting
 from tests.worker.live.pool import WorkerPool, worker_pool
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 
 async def ask(pool: WorkerPool, count: int, rows: int, target: str = "t") -> None:

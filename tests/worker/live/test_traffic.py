@@ -2,7 +2,7 @@
 
 from livescale.shared.messages.membership import PeerTraffic
 from tests.worker.live.live_workers import TARGET, LiveWorkers, live_workers
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 
 def between(live: LiveWorkers, worker: str) -> PeerTraffic | None:

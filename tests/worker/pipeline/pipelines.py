@@ -15,7 +15,7 @@ from livescale.shared.simulation.virtual_time import run
 from livescale.shared.subjects import PIPELINE, PIPELINE_OVER
 from tests.worker.live.engines import BLOCKS, FLOAT32, MODELLED, EngineKind
 from tests.worker.live.pool import WorkerPool, worker_pool
-from tests.worker.serving import penalised, random_prompt, submit
+from tests.worker.requests import penalised, random_prompt, submit
 
 Cut = Sequence[tuple[str, int]]  # worker and the end of its blocks, in their order
 PAIR: Cut = (("a", 2), ("b", BLOCKS))

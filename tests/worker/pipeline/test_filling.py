@@ -13,7 +13,7 @@ from livescale.services.worker.pipeline.filling import (
 )
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, PROMPT_CUT, ScheduledChunk
 from livescale.services.worker.scheduling.sequence import Sequence
-from tests.worker.serving import submit
+from tests.worker.requests import submit
 
 WORKERS = ("a", "b")
 

@@ -7,8 +7,7 @@ from livescale.services.worker.scheduling.batch import PROMPT_CUT, Batch, Chosen
 from livescale.services.worker.scheduling.rates import DecodePace
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.requests import Submit
-from tests.worker.engine.models import BLOCK_TOKENS
-from tests.worker.serving import limits
+from tests.worker.requests import BLOCK_TOKENS, limits
 
 Made = tuple[int, int]  # all tokens up to the place, and where the chunk ends that it attended in
 

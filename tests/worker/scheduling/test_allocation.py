@@ -11,8 +11,7 @@ from livescale.services.worker.kv.block_manager import GROWTH
 from livescale.services.worker.scheduling.batch import Batch, Chosen, TokenOutput
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.requests import Submit
-from tests.worker.engine.models import BLOCK_TOKENS
-from tests.worker.serving import limits, submit
+from tests.worker.requests import BLOCK_TOKENS, limits, submit
 
 BLOCKS = 40
 TOKENS = BLOCKS * BLOCK_TOKENS

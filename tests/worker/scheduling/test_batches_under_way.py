@@ -11,9 +11,8 @@ from livescale.services.worker.scheduling.batch import Batch, Chosen
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.requests import Submit
 from tests.fuzz.effort import examples
-from tests.worker.engine.models import BLOCK_TOKENS
+from tests.worker.requests import BLOCK_TOKENS, limits, submit
 from tests.worker.scheduling.test_allocation import BLOCKS, TOKENS, endless, ids, made
-from tests.worker.serving import limits, submit
 
 
 class Flights:

@@ -19,7 +19,7 @@ from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Sequence, order
 from livescale.shared.messages.requests import PRIORITY_ARRIVALS, Submit
 from tests.fuzz.effort import examples
-from tests.worker.serving import limits, submit
+from tests.worker.requests import limits, submit
 
 ROW, DECODES = 0.001, 0.0265  # seconds of a row of a prompt, and of a step of decodes
 

@@ -3,7 +3,7 @@
 import pytest
 
 from livescale.shared.messages.requests import Sampling
-from tests.worker.serving import limits, submit
+from tests.worker.requests import limits, submit
 
 
 def test_what_fits_can_run() -> None:

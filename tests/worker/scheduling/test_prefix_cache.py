@@ -12,8 +12,8 @@ from livescale.services.worker.scheduling.prefix_cache import PendingCopies, Pre
 from livescale.services.worker.scheduling.rates import DecodePace
 from livescale.services.worker.scheduling.sequence import Sequence
 from tests.fuzz.effort import examples
+from tests.worker.requests import limits, random_prompt, submit
 from tests.worker.scheduling.memory import Served
-from tests.worker.serving import limits, random_prompt, submit
 
 BASE = random_prompt(1, 1_000)
 

@@ -8,8 +8,9 @@ from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
 from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Sampling, Submit
-from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, KERNELS, checkpointed, needs_kernels
-from tests.worker.serving import Served, random_prompt, serve, submit
+from tests.worker.engine.models import KERNELS, checkpointed, needs_kernels
+from tests.worker.requests import BLOCK_TOKENS, CONTEXT, random_prompt, submit
+from tests.worker.serving import Served, serve
 
 BASE = random_prompt(1, 400)
 TAIL = random_prompt(2, 200)

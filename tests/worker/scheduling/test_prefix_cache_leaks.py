@@ -7,7 +7,7 @@ import pytest
 from livescale.services.worker.kv.block_manager import BlockManager
 from livescale.services.worker.scheduling.prefix_cache import PrefixCache
 from livescale.services.worker.scheduling.sequence import Sequence
-from tests.worker.serving import submit
+from tests.worker.requests import submit
 
 BLOCK_TOKENS = 64  # two to what prompts have in common
 BLOCKS = 41

@@ -15,7 +15,7 @@ from livescale.services.worker.scheduling.rates import (
     layers_share,
 )
 from livescale.shared.messages.requests import Sampling
-from tests.worker.serving import limits
+from tests.worker.requests import limits
 
 TWICE = limits(tbt_ratio=2.0)
 

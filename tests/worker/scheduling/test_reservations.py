@@ -8,7 +8,7 @@ from livescale.services.worker.scheduling.reservations import Reservation
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.disaggregation import TakeOver
 from livescale.shared.messages.requests import TokenLogprobs
-from tests.worker.serving import limits, random_prompt, submit
+from tests.worker.requests import limits, random_prompt, submit
 
 TAKE_OVER = TakeOver(prefill="p", ticket=1, request_id="of p/1", generated=[5])
 

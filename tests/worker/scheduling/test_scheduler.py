@@ -9,7 +9,7 @@ from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Batch, Cho
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.requests import PromptLogprobs, Submit, TokenLogprobs
-from tests.worker.serving import limits, submit
+from tests.worker.requests import limits, submit
 
 
 def _scheduler(*requests: Submit, **fields: Any) -> Scheduler:

@@ -10,7 +10,7 @@ from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, PROMPT_CUT
 from livescale.services.worker.scheduling.sequence import CARRIED_LOGPROBS, LateKv, Sequence, order
 from livescale.shared.messages.disaggregation import TakeOver
 from livescale.shared.messages.requests import PRIORITY_ARRIVALS, PromptLogprobs, Sampling, TokenLogprobs
-from tests.worker.serving import submit
+from tests.worker.requests import submit
 
 
 def sequence(prompt: int = 5, generated: int = 0, arrival: int = 0, **fields: Any) -> Sequence:

@@ -7,8 +7,8 @@ import pytest
 
 from livescale.services.worker.scheduling.batch import Batch
 from livescale.shared.messages.requests import Submit
+from tests.worker.requests import random_prompt, submit
 from tests.worker.scheduling.memory import Served
-from tests.worker.serving import random_prompt, submit
 
 BASE = random_prompt(1, 2_000)
 SECONDS = 60.0

@@ -14,7 +14,7 @@ from livescale.shared.subjects import DRAIN, HELP, LOAD, SERVE
 from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy
 from tests.samples import sample
 from tests.worker.fleet import CHUNK_BYTES, Fleet, fleet
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 SOURCE, TARGET = ("s-0", "s-1"), ("t-0", "t-1")
 RANKS = 2

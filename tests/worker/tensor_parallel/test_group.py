@@ -20,7 +20,8 @@ from livescale.shared.subjects import DEATH, DRAIN, LOAD, MEETING, RANK_STEP, SE
 from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy
 from tests.checkpoints import tiny_checkpoint
 from tests.worker.fleet import CHUNK_BYTES, CONTEXT, Fleet, fleet
-from tests.worker.serving import random_prompt, serve, submit
+from tests.worker.requests import random_prompt, submit
+from tests.worker.serving import serve
 
 RANKS = ["w-0", "w-1"]
 INSTANCE = "i-1"

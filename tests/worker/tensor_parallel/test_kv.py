@@ -9,7 +9,7 @@ from livescale.shared.simulation.virtual_time import run
 from tests.worker.live.engines import CLOCK, EngineKind
 from tests.worker.live.members import late_kv
 from tests.worker.live.pool import BUS_SECONDS, WorkerPool, worker_pool
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 
 LATE_SECONDS = 2.0
 GIVE, ANSWER = "worker.t.1.step", "answer.worker.s.1.take"

@@ -5,7 +5,7 @@ import asyncio
 from livescale.shared.simulation.virtual_time import run
 from tests.worker.live.engines import EngineKind
 from tests.worker.live.pool import worker_pool
-from tests.worker.serving import random_prompt, submit
+from tests.worker.requests import random_prompt, submit
 from tests.worker.tensor_parallel.ranked_workers import TARGET, ranked_workers, wanted
 
 

@@ -10,7 +10,7 @@ from livescale.shared.messages.model_parallel import PipelineOver
 from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Cancel
 from livescale.shared.subjects import CANCEL_WORK, PIPELINE_OVER
-from tests.worker.serving import NEVER
+from tests.worker.requests import NEVER
 from tests.worker.tensor_parallel.ranked_pipeline import PAIR, THREE, Cut, ranked_pipeline, team
 from tests.worker.tensor_parallel.ranked_workers import wanted
 

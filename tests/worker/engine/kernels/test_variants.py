@@ -16,7 +16,8 @@ from livescale.services.worker.engine.parameters import DTYPES
 from livescale.services.worker.engine.rope import rope_tables
 from livescale.services.worker.scheduling.batch import PROMPT_CUT, ScheduledChunk
 from livescale.shared.messages.parameters import LLAMA_LAYER, KvCacheDType, LayerKind, ModelConfig
-from tests.worker.engine.models import BLOCK_TOKENS, Kind, kind
+from tests.worker.engine.models import Kind, kind
+from tests.worker.requests import BLOCK_TOKENS
 
 POSITIONS = 640
 BLOCKS = 64  # of the cache, so that requests of a test lie beside each other
