@@ -10,17 +10,21 @@
 #define HALVES_AT_ONCE 3
 #define FEW_FLOATS 24
 #define FLOATS_AT_ONCE GROUP
+#elif LANES == 8
+#define FEW_HALVES GROUP
+#define HALVES_AT_ONCE GROUP
+#define FEW_FLOATS 64
+#define FLOATS_AT_ONCE 2
 #else
-#define FEW_HALVES (LANES == 8 ? 4 : 9)
+#define FEW_HALVES 9
 #define HALVES_AT_ONCE 1
-#define FEW_FLOATS (LANES == 8 ? 64 : 12)
+#define FEW_FLOATS 12
 #define FLOATS_AT_ONCE 2
 #endif
 #define FEW_PREFETCHED (LANES / 8) /* of float32, where all others are better prefetched */
 #define FEWEST 2 /* so few read memory as fast as it is without prefetches */
 #define AHEAD 8192 /* bytes before they use it, a few more prefetch a block */
 #define HALVES_COLUMNS 4 /* vectors whose sums of even and odd inputs are kept in registers */
-#define LINE 64 /* bytes of the cache */
 
 /* Packs row number `row` of `count` rows. */
 ALWAYS void pack(Type type, const void *from, int64_t in, int64_t row, int64_t count, const Tools *tools) {
@@ -56,6 +60,30 @@ ALWAYS void add_floats(const float *a, const float *block, float *sums, int rows
         add_products(a, INPUTS, block + column, PANEL, sums + column, PANEL, 1, rows, COLUMNS(rows));
 }
 
+#if LANES == 8
+/* The same of a block of bfloat16, as it is in memory. So few registers hold the sums of either even or odd inputs, of
+   all 64 columns of one row: so its block is read in order. Meanwhile a block's bytes from `next` on are prefetched, as
+   steadily as memory gives them. */
+ALWAYS void add_halves(const float *a, const bf16 *block, float *sums, const char *next, int rows) {
+    const int lines = rows == 1 ? 2 : 1, bytes = INPUTS * lines * LINE;
+#pragma GCC unroll 4
+    for (int column = 0, fetched = 0; column < PANEL; column += COLUMNS(rows) * LANES, fetched += bytes)
+        add_block_products(BFLOAT16, a, INPUTS, (const float *)block + column, PANEL, sums + column, PANEL, rows,
+                           COLUMNS(rows), next + fetched, fetched < block_bytes(BFLOAT16) ? lines : 0);
+}
+
+/* The same of up to HALVES_AT_ONCE rows. */
+static NEVER void add_few_halves(const float *a, const bf16 *block, float *sums, int64_t count, const char *next) {
+    switch (count) {
+    case 1: add_halves(a, block, sums, next, 1); break;
+    case 2: add_halves(a, block, sums, next, 2); break;
+    case 3: add_halves(a, block, sums, next, 3); break;
+    case 4: add_halves(a, block, sums, next, 4); break;
+    case 5: add_halves(a, block, sums, next, 5); break;
+    default: add_halves(a, block, sums, next, HALVES_AT_ONCE); break;
+    }
+}
+#else
 /* The same of a block of bfloat16, as it is in memory. */
 ALWAYS void add_halves(const float *a, const bf16 *block, float *sums, int rows) {
     for (int64_t column = 0; column < PANEL; column += HALVES_COLUMNS * LANES) {
@@ -88,10 +116,11 @@ ALWAYS void add_halves(const float *a, const bf16 *block, float *sums, int rows)
     }
 }
 
-/* Adds the products of a few rows and a block of bfloat16. First `bytes` from `next` on are prefetched. */
-static NEVER void add_few_halves(const float *a, const bf16 *block, float *sums, int64_t count, const char *next,
-                                 int64_t bytes) {
-    prefetch(next, bytes);
+/* Adds the products of a few rows and a block of bfloat16. First a block's bytes from `next` on are prefetched, unless
+   it is NULL. */
+static NEVER void add_few_halves(const float *a, const bf16 *block, float *sums, int64_t count, const char *next) {
+    if (next)
+        prefetch(next, block_bytes(BFLOAT16));
     for (int64_t rows; count > 0; count -= rows, a += rows * INPUTS, sums += rows * PANEL) {
         rows = count < HALVES_AT_ONCE ? count : HALVES_AT_ONCE;
         if (rows == HALVES_AT_ONCE)
@@ -102,6 +131,7 @@ static NEVER void add_few_halves(const float *a, const bf16 *block, float *sums,
             add_halves(a, block, sums, 1);
     }
 }
+#endif
 
 /* Adds the products of `count` rows and a block in float32, of up to `most` rows at once. Meanwhile `bytes` from `next`
    on are prefetched. */
@@ -144,6 +174,15 @@ ALWAYS int64_t few_rows(Type type) {
     return type == BFLOAT16 ? FEW_HALVES : FEW_FLOATS;
 }
 
+/* What is prefetched while a few rows use a block of bfloat16, or NULL. */
+ALWAYS const char *halves_ahead(const char *block, int64_t count) {
+#if LANES == 8
+    return block + block_bytes(BFLOAT16) / (count == 1 ? 2 : 1);
+#else
+    return count <= FEWEST ? NULL : block + AHEAD;
+#endif
+}
+
 /* Multiplies the rows in `tools` by one panel that is not packed. */
 ALWAYS void multiply_panel(Type type, const Tools *tools, const void *panel, int64_t count, int64_t blocks) {
     const float *a = tools->rows;
@@ -154,7 +193,7 @@ ALWAYS void multiply_panel(Type type, const Tools *tools, const void *panel, int
     for (int64_t block = 0; block < blocks; block++, a += count * INPUTS, from += bytes) {
         if (count <= few) {
             if (type == BFLOAT16)
-                add_few_halves(a, (const bf16 *)from, tools->sums, count, from + AHEAD, asked);
+                add_few_halves(a, (const bf16 *)from, tools->sums, count, halves_ahead(from, count));
             else
                 add_few_floats(a, (const float *)from, tools->sums, count, from + AHEAD, asked);
             continue;
@@ -191,7 +230,7 @@ ALWAYS void multiply_codes(Codes codes, const Tools *tools, const Panel *panel, 
             unpack_any_pair(codes, &unpacking, block + pair * 2 * PANEL);
         }
         if (count <= FEW_HALVES) {
-            add_few_halves(a, block, tools->sums, count, NULL, 0);
+            add_few_halves(a, block, tools->sums, count, NULL);
             continue;
         }
         widen_block(block, tools->piece);

@@ -8,6 +8,7 @@ typedef float Packed;
 
 #define VALUE_STEP 1 /* between packed values of neighbouring columns */
 #define GROUP 6      /* rows whose sums are kept in registers */
+#define LINE 64      /* bytes of the cache */
 /* How many vectors of each of so many rows are summed at once: at least 8 sums hide how long an addition takes. */
 #if LANES == 8
 #define COLUMNS(rows) ((rows) == 1 ? MOST_COLUMNS : (rows) < 4 ? 4 : 2)
@@ -19,20 +20,33 @@ typedef float Packed;
 #define MOST_SUMS 24
 #endif
 
-/* Adds the products of 16 inputs of some rows to `sums`, in order. */
-ALWAYS void add_inputs(const float *a, int64_t a_stride, const float *b, int64_t b_stride, Floats *sums, int rows,
-                       int columns) {
+/* The inputs of a column that are added: 16 numbers in float32, or the even or the odd ones of 16 pairs in bfloat16. */
+typedef enum { NUMBERS, EVEN_ONES, ODD_ONES } Inputs;
+
+ALWAYS Floats load_inputs(Inputs inputs, const float *from) {
+    if (inputs == NUMBERS)
+        return load(from);
+    return inputs == EVEN_ONES ? widen_even((const bf16 *)from) : widen_odd((const bf16 *)from);
+}
+
+/* Adds the products of 16 inputs of some rows to `sums`, in order. With each input, `lines` cache lines from `ahead` on
+   are prefetched. */
+ALWAYS void add_inputs(Inputs inputs, const float *a, int64_t a_stride, const float *b, int64_t b_stride, Floats *sums,
+                       int rows, int columns, const char *ahead, int lines) {
 #pragma GCC unroll 48
     for (int i = 0; i < rows * columns; i++)
         sums[i] = everywhere(0.0f);
 #if LANES == 8
 #pragma GCC unroll 4
 #endif
-    for (int input = 0; input < INPUTS / 2; input++, b += b_stride) {
+    for (int input = 0; input < INPUTS / 2; input++, b += b_stride, ahead += lines * LINE) {
         Floats column[MOST_COLUMNS];
+#pragma GCC unroll 2
+        for (int line = 0; line < lines; line++)
+            __builtin_prefetch(ahead + line * LINE, 0, 3);
 #pragma GCC unroll 8
         for (int c = 0; c < columns; c++)
-            column[c] = load(b + c * LANES);
+            column[c] = load_inputs(inputs, b + c * LANES);
 #pragma GCC unroll 6
         for (int row = 0; row < rows; row++) {
             Floats value = everywhere(a[row * a_stride + input]);
@@ -43,24 +57,33 @@ ALWAYS void add_inputs(const float *a, int64_t a_stride, const float *b, int64_t
     }
 }
 
+/* Adds the products of 32 inputs of some rows and columns to `c`. In bfloat16 a number of `b` stands for a pair. With
+   each input, even or odd, `lines` cache lines from `ahead` on are prefetched. */
+ALWAYS void add_block_products(Type type, const float *a, int64_t a_stride, const float *b, int64_t b_stride, float *c,
+                               int64_t c_stride, int rows, int columns, const char *ahead, int lines) {
+    Floats sums[MOST_SUMS];
+    float even[MOST_SUMS * LANES];
+    add_inputs(type == BFLOAT16 ? EVEN_ONES : NUMBERS, a, a_stride, b, b_stride, sums, rows, columns, ahead, lines);
+#pragma GCC unroll 48
+    for (int i = 0; i < rows * columns; i++)
+        store(even + i * LANES, sums[i]);
+    if (type == FLOAT32)
+        b += INPUTS / 2 * b_stride;
+    add_inputs(type == BFLOAT16 ? ODD_ONES : NUMBERS, a + INPUTS / 2, a_stride, b, b_stride, sums, rows, columns,
+               ahead + INPUTS / 2 * lines * LINE, lines);
+#pragma GCC unroll 6
+    for (int row = 0; row < rows; row++)
+#pragma GCC unroll 8
+        for (int i = 0; i < columns; i++) {
+            float *to = c + row * c_stride + i * LANES;
+            store(to, load(to) + (load(even + (row * columns + i) * LANES) + sums[row * columns + i]));
+        }
+}
+
 ALWAYS void add_products(const float *a, int64_t a_stride, const float *b, int64_t b_stride, float *c, int64_t c_stride,
                          int64_t blocks, int rows, int columns) {
-    for (int64_t block = 0; block < blocks; block++, a += INPUTS, b += INPUTS * b_stride) {
-        Floats sums[MOST_SUMS];
-        float even[MOST_SUMS * LANES];
-        add_inputs(a, a_stride, b, b_stride, sums, rows, columns);
-#pragma GCC unroll 48
-        for (int i = 0; i < rows * columns; i++)
-            store(even + i * LANES, sums[i]);
-        add_inputs(a + INPUTS / 2, a_stride, b + INPUTS / 2 * b_stride, b_stride, sums, rows, columns);
-#pragma GCC unroll 6
-        for (int row = 0; row < rows; row++)
-#pragma GCC unroll 8
-            for (int i = 0; i < columns; i++) {
-                float *to = c + row * c_stride + i * LANES;
-                store(to, load(to) + (load(even + (row * columns + i) * LANES) + sums[row * columns + i]));
-            }
-    }
+    for (int64_t block = 0; block < blocks; block++, a += INPUTS, b += INPUTS * b_stride)
+        add_block_products(FLOAT32, a, a_stride, b, b_stride, c, c_stride, rows, columns, (const char *)b, 0);
 }
 
 /* Computes all columns of up to GROUP rows. */
