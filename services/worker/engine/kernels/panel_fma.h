@@ -22,7 +22,7 @@
 #define FLOATS_AT_ONCE 2
 #endif
 #define FEW_PREFETCHED (LANES / 8) /* of float32, where all others are better prefetched */
-#define FEWEST 2 /* so few read memory as fast as it is without prefetches */
+#define FEWEST 2 /* so few read memory as fast as it is without prefetches of whole blocks */
 #define AHEAD 8192 /* bytes before they use it, a few more prefetch a block */
 #define HALVES_COLUMNS 4 /* vectors whose sums of even and odd inputs are kept in registers */
 
@@ -61,9 +61,9 @@ ALWAYS void add_floats(const float *a, const float *block, float *sums, int rows
 }
 
 #if LANES == 8
-/* The same of a block of bfloat16, as it is in memory. So few registers hold the sums of either even or odd inputs, of
-   all 64 columns of one row: so its block is read in order. Meanwhile a block's bytes from `next` on are prefetched, as
-   steadily as memory gives them. */
+/* The same of a block of bfloat16, as it is in memory. Even inputs come first and then odd ones: then registers hold the
+   sums of all columns of one row, which reads its block in order. Meanwhile a block's bytes from `next` on are
+   prefetched, a little with each input. */
 ALWAYS void add_halves(const float *a, const bf16 *block, float *sums, const char *next, int rows) {
     const int lines = rows == 1 ? 2 : 1, bytes = INPUTS * lines * LINE;
 #pragma GCC unroll 4
