@@ -70,7 +70,7 @@ def tell_slower(
             continue
         live, stop = (duration(newcomer.since_decision(at)) for at in (first_at, whole_at + prefill_seconds))
         yield (
-            f"{newcomer.worker}: live scaling was slower than to wait for all parameters: its first token came {live} "
+            f"{newcomer.worker}: live scaling was slower than waiting for all parameters: its first token came {live} "
             f"after the decision, and would have come after {stop}, as "
             f"{'; '.join(reasons(newcomer, first_at, incidents))}."
         )

@@ -125,7 +125,7 @@ def test_a_full_disk_is_named_with_the_file() -> None:
 def test_the_report_says_that_live_was_slower() -> None:
     slow = [event for event in sample_run.live_scale() if event[0] != 21.5]  # nothing is handed over
     page = render_report(replace(sample_run.outcome(slow), prefill_seconds=0.1))
-    assert "worker-1: live scaling was slower than to wait for all parameters: its first token came 4.80 s" in page
+    assert "worker-1: live scaling was slower than waiting for all parameters: its first token came 4.80 s" in page
 
 
 def test_incidents_are_on_the_time_axis_of_the_report_and_in_a_list() -> None:

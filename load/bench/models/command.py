@@ -58,8 +58,8 @@ option = partial(click.option, show_default=True, show_envvar=True)
     default=WHATS,
     envvar="LIVESCALE_ONLY",
     help="Measurement to run; may be given several times. transformers: rates against transformers; errors: errors of "
-    "logits against its; dense: experts against a dense model; bfloat16: all quantized models against bfloat16, or one "
-    "of int4, int8, fp8 and mxfp4; kv: KV in fp8; scales: scale-outs.",
+    "logits against those of transformers; dense: experts against a dense model; bfloat16: all quantized models "
+    "against bfloat16, or one of int4, int8, fp8 and mxfp4; kv: KV in fp8; scales: scale-outs.",
 )
 def models(families: Sequence[str], rounds: int, size: Size, kernels: KernelsName, only: Sequence[str]) -> None:
     """Compare each architecture at 120M parameters with transformers, experts with a dense model, and quantized models
