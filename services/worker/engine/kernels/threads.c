@@ -48,13 +48,15 @@ static void relax(void) {
 }
 
 /* The pool does one round of work at a time. A round has `shares`: the first is the caller's, the others those of the
-   first threads. `left` counts the shares of threads that are not done yet. */
+   first threads, or of the caller again where a thread has not begun by the time that it is done: on a busy machine a
+   thread may wait long for a core. `left` counts the shares of threads that are not done yet. */
 static struct {
     pthread_mutex_t caller, lock;
     pthread_cond_t begun;
     pid_t process; /* the process that started the threads */
     int threads;   /* the caller included */
     atomic_uint rounds[MOST_THREADS]; /* of each thread: how many had a share for it; they wrap */
+    atomic_uint taken[MOST_THREADS];  /* of each thread: of how many its share was begun */
     atomic_int left;
     int shares, flushes;
     int64_t items;
@@ -78,13 +80,22 @@ static void wait_for_round_after(atomic_uint *rounds, unsigned known) {
     pthread_mutex_unlock(&pool.lock);
 }
 
+/* Does a thread's share of its round, unless another thread has begun it. */
+static void take_share(int number, unsigned round) {
+    unsigned before = round - 1;
+    if (!atomic_compare_exchange_strong(&pool.taken[number], &before, round))
+        return;
+    do_share(number);
+    atomic_fetch_sub_explicit(&pool.left, 1, memory_order_release);
+}
+
 /* A thread without a share in a round sleeps through it: nobody waits for it, and it does not see the round at all. */
 static void *serve(void *given) {
     int number = (int)(intptr_t)given;
-    for (unsigned done = 0;; done++) {
-        wait_for_round_after(&pool.rounds[number], done);
-        do_share(number);
-        atomic_fetch_sub_explicit(&pool.left, 1, memory_order_release);
+    for (unsigned known = 0;;) {
+        wait_for_round_after(&pool.rounds[number], known);
+        known = atomic_load_explicit(&pool.rounds[number], memory_order_acquire);
+        take_share(number, known);
     }
     return NULL;
 }
@@ -101,6 +112,7 @@ static void start_threads(int wanted) {
     for (; pool.threads < wanted && pool.threads < MOST_THREADS; pool.threads++) {
         pthread_t thread;
         atomic_store(&pool.rounds[pool.threads], 0);
+        atomic_store(&pool.taken[pool.threads], 0);
         if (pthread_create(&thread, NULL, serve, (void *)(intptr_t)pool.threads))
             return;
         pthread_detach(thread);
@@ -119,6 +131,8 @@ static void run_round(const Kernels *kernels, int64_t items, Job job, void *cont
     pthread_cond_broadcast(&pool.begun);
     pthread_mutex_unlock(&pool.lock);
     do_share(0);
+    for (int number = 1; number < pool.shares; number++)
+        take_share(number, atomic_load_explicit(&pool.rounds[number], memory_order_relaxed));
     for (int64_t i = 0; atomic_load_explicit(&pool.left, memory_order_acquire); i++)
         if (i < SPINS)
             relax();
