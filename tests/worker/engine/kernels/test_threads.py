@@ -42,6 +42,10 @@ libc.signal(signal.SIGUSR2, libc.getpid)
 kernels = open_variant("portable", threads=3)
 mine = set(os.listdir("/proc/self/task"))
 
+def wait_for(thread, status):
+    while status not in open(f"/proc/self/task/{thread}/status").read():
+        pass
+
 def results():
     numbers = array("f", [float(number) for number in range(4096)])
     kernels.gelu(1, numbers.buffer_info()[0], numbers.buffer_info()[0], 64, 64)
@@ -52,9 +56,9 @@ threads = {int(thread) for thread in set(os.listdir("/proc/self/task")) - mine}
 assert len(threads) == 2, threads
 signal.alarm(30)  # a process that waits for a thread that stands still waits forever
 for thread in threads:
+    wait_for(thread, "State:\tS")  # awake, it may hold the lock of all
     assert libc.tgkill(os.getpid(), thread, signal.SIGUSR1) == 0
-    while "SigBlk:\t0000000000000200" not in open(f"/proc/self/task/{thread}/status").read():
-        pass  # its handler has not begun
+    wait_for(thread, "SigBlk:\t0000000000000200")  # it is in the handler
 assert results() == before
 for thread in threads:
     assert libc.tgkill(os.getpid(), thread, signal.SIGUSR2) == 0
