@@ -10,19 +10,21 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from time import time
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from livescale.load.records import Ask
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.engine.kernels.variants import KernelsName, choose_kernels
-from livescale.services.worker.engine.runner import EngineRunner
 from livescale.services.worker.scheduling.batch import Batch
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.messages.model_parallel import Meeting
 from livescale.shared.messages.parameters import DType, KvCacheDType, Layout, Manifest
 from livescale.shared.messages.requests import Sampling, Submit
+
+if TYPE_CHECKING:  # torch takes seconds to import, and --help of many commands needs none
+    from livescale.services.worker.engine.runner import EngineRunner
 
 CONTEXT = 512
 LOOPBACK = "127.0.0.1"
@@ -112,6 +114,8 @@ async def engine_over(
     manifest: Manifest, memory: Sequence[memoryview], context: int = CONTEXT
 ) -> AsyncIterator[EngineAlone]:
     """An engine for the model whose blocks are in `memory`. A request has `context` tokens at most."""
+    from livescale.services.worker.engine.runner import EngineRunner
+
     settings = WorkerSettings(kv_bytes=64 * MIB, max_num_waiting=MOST_WAITING)
     asked = cast(KernelsName, os.environ.get("LIVESCALE_KERNELS", "auto"))
     kernels = choose_kernels(asked, settings.threads)
@@ -129,7 +133,9 @@ async def engine_over(
             await runner.close()
 
 
-async def _load(runners: Sequence[EngineRunner], manifest: Manifest, memory: Sequence[memoryview], context: int) -> int:
+async def _load(
+    runners: Sequence["EngineRunner"], manifest: Manifest, memory: Sequence[memoryview], context: int
+) -> int:
     """Give each rank its blocks. Returns how many KV blocks all of them have."""
     if len(runners) > 1:
         meeting = Meeting(address=LOOPBACK, port=await runners[0].open_meeting(LOOPBACK))

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from llguidance import LLMatcher
 
@@ -15,12 +15,14 @@ from livescale.load.bench.requests.wide import CONFIG, END, WideModel
 from livescale.load.bench.samples import BenchFailed
 from livescale.services.gateway.constraints import schema_text
 from livescale.services.worker.engine.kernels.variants import Kernels, Pointer, choose_kernels
-from livescale.services.worker.engine.runner import EngineRunner
 from livescale.services.worker.grammars.masks import Vocabulary
 from livescale.services.worker.scheduling.batch import Batch, Chosen
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.messages.requests import Sampling, Submit
+
+if TYPE_CHECKING:  # torch takes seconds to import, and --help needs none
+    from livescale.services.worker.engine.runner import EngineRunner
 
 CONTEXT = 320
 TOKENS = 200  # of a request at most; the next one takes its place
@@ -69,7 +71,7 @@ class CountedKernels:
 class WideEngine:
     """An engine that knows a vocabulary of 131,072 tokens, its number of KV blocks, and its kernels, if compiled."""
 
-    runner: EngineRunner
+    runner: "EngineRunner"
     kv_blocks: int
     kernels: CountedKernels | None
 
@@ -173,6 +175,8 @@ def _turns(steps: int) -> Iterator[str]:
 @asynccontextmanager
 async def wide_engine(model: WideModel, tokenizer: bytes) -> AsyncIterator[WideEngine]:
     """An engine of the model that knows its vocabulary."""
+    from livescale.services.worker.engine.runner import EngineRunner
+
     settings = WorkerSettings(kv_bytes=KV_BYTES)
     kernels, counted = choose_kernels("auto", settings.threads), None
     if kernels.kernels is not None:

@@ -4,9 +4,6 @@ import json
 import os
 from pathlib import Path
 
-import torch
-from safetensors.torch import save_file
-
 from livescale.shared.model.architectures import architecture_of
 from livescale.shared.model.checkpoint import load_model_config
 
@@ -21,6 +18,9 @@ def make_disk_model(directory: Path, size_bytes: int) -> Path:
 
 def write_llama(directory: Path, vocabulary: int, hidden: int, intermediate: int, layers: int) -> Path:
     """Write a Llama checkpoint in bfloat16, without a tokenizer. Raises OSError."""
+    import torch  # takes seconds, which --help would take, too
+    from safetensors.torch import save_file
+
     config = {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],

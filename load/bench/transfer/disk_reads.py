@@ -9,9 +9,6 @@ from contextlib import aclosing
 from math import prod
 from pathlib import Path
 
-import torch
-from safetensors.torch import load_file
-
 from livescale.load.bench.samples import BenchFailed
 from livescale.services.host.disk import READS, ThreadDisk, allocate
 from livescale.services.host.packed_file import CHUNK_BYTES
@@ -77,6 +74,9 @@ async def read_model(
 def load_and_copy(directory: Path, memory: Sequence[memoryview]) -> float:
     """Seconds as programs take without a packed form: the library loads tensors, which are copied to where they are
     used."""
+    import torch  # takes seconds, which --help would take, too
+    from safetensors.torch import load_file
+
     began = time.perf_counter()
     tensors = load_file(directory / "model.safetensors")
     for layout, block in zip(block_layouts(load_model_config(directory), DTYPE), memory, strict=True):

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.transfer.fleet import BenchFleet, CarriedPlan, running, seconds
-from livescale.load.bench.transfer.gloo_process import Broadcast, GlooRank
 from livescale.load.bench.transfer.multicast import ROUNDS, Show, middle, repeat
 from livescale.load.bench.transfer.node import Outfit
+from livescale.load.bench.transfer.node_messages import Broadcast, GlooRank
 from livescale.load.machines import CARD, Network, network
 from livescale.shared.runtime.settings import LinkSettings
 

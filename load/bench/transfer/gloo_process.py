@@ -13,27 +13,18 @@ import torch.distributed as dist
 import xxhash
 
 from livescale.load.bench.transfer.node import fill
-from livescale.load.bench.transfer.node_messages import Done, Failed, Hello, end_with_parent, tell
+from livescale.load.bench.transfer.node_messages import (
+    Broadcast,
+    Done,
+    Failed,
+    GlooRank,
+    Hello,
+    end_with_parent,
+    tell,
+)
 from livescale.shared.memory.arena import Arena, placed_bytes
-from livescale.shared.messages.message import Message
-from livescale.shared.messages.parameters import Block
 
 PATIENCE = timedelta(seconds=60)
-
-
-class GlooRank(Message, frozen=True):
-    """One of `count` processes. The first, at `leader` (address:port), is the source, and only its memory is filled."""
-
-    rank: int
-    count: int
-    leader: str
-    sizes: list[int]
-
-
-class Broadcast(Message, frozen=True):
-    """Take part; checksums are looked at after the clock was stopped."""
-
-    blocks: tuple[Block, ...]
 
 
 def main(descriptor: int) -> None:

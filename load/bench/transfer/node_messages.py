@@ -50,6 +50,22 @@ class Share(Message, frozen=True):
     maps: bool = False
 
 
+class GlooRank(Message, frozen=True):
+    """One of `count` processes of a gloo broadcast. The first, at `leader` (address:port), is the source, and only its
+    memory is filled."""
+
+    rank: int
+    count: int
+    leader: str
+    sizes: list[int]
+
+
+class Broadcast(Message, frozen=True):
+    """Take part in a gloo broadcast; checksums are looked at after the clock was stopped."""
+
+    blocks: tuple[Block, ...]
+
+
 class Stream(Message, frozen=True):
     """A flow to a peer, or from it: so many messages of so many bytes, whatever they say."""
 

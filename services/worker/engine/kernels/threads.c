@@ -10,7 +10,8 @@
 #endif
 
 #define MOST_THREADS 256
-#define SPINS 20000 /* about 50 us, as long as it takes to wake a thread */
+#define SPINS 20000 /* 50 us to 1 ms: at least as long as it takes to wake a thread */
+#define PATIENCE 500 /* some 20 us: what a round may lose by a thread that is just waking */
 
 /* Rounds to nearest and takes no traps; denormal numbers are flushed to zero only if the variant says so. Returns the
    previous state. */
@@ -48,13 +49,15 @@ static void relax(void) {
 }
 
 /* The pool does one round of work at a time. A round has `shares`: the first is the caller's, the others those of the
-   first threads. `left` counts the shares of threads that are not done yet. */
+   first threads. Where one of these has not begun when the caller is done with its own, the caller does that share, too:
+   on a busy machine a thread may wait long for a core. `left` counts the shares of threads that are not done yet. */
 static struct {
     pthread_mutex_t caller, lock;
     pthread_cond_t begun;
     pid_t process; /* the process that started the threads */
     int threads;   /* the caller included */
     atomic_uint rounds[MOST_THREADS]; /* of each thread: how many had a share for it; they wrap */
+    atomic_uint taken[MOST_THREADS];  /* of each thread: of how many its share was begun */
     atomic_int left;
     int shares, flushes;
     int64_t items;
@@ -68,8 +71,8 @@ static void do_share(int number) {
     end_arithmetic(before);
 }
 
-static void wait_for_round_after(atomic_uint *rounds, unsigned known) {
-    for (int i = 0; i < SPINS; i++, relax())
+static void wait_for_round_after(atomic_uint *rounds, unsigned known, int spins) {
+    for (int i = 0; i < spins; i++, relax())
         if (atomic_load_explicit(rounds, memory_order_acquire) != known)
             return;
     pthread_mutex_lock(&pool.lock);
@@ -78,13 +81,25 @@ static void wait_for_round_after(atomic_uint *rounds, unsigned known) {
     pthread_mutex_unlock(&pool.lock);
 }
 
-/* A thread without a share in a round sleeps through it: nobody waits for it, and it does not see the round at all. */
+/* Does a thread's share of its round, and returns 1, unless another thread has begun it. */
+static int take_share(int number, unsigned round) {
+    unsigned before = round - 1;
+    if (!atomic_compare_exchange_strong(&pool.taken[number], &before, round))
+        return 0;
+    do_share(number);
+    atomic_fetch_sub_explicit(&pool.left, 1, memory_order_release);
+    return 1;
+}
+
+/* A thread without a share in a round sleeps through it: nobody waits for it, and it does not see the round at all. One
+   that came too late for its share sleeps, too: if it span, it would take the core from the one who does its work. */
 static void *serve(void *given) {
     int number = (int)(intptr_t)given;
-    for (unsigned done = 0;; done++) {
-        wait_for_round_after(&pool.rounds[number], done);
-        do_share(number);
-        atomic_fetch_sub_explicit(&pool.left, 1, memory_order_release);
+    int in_time = 1;
+    for (unsigned known = 0;;) {
+        wait_for_round_after(&pool.rounds[number], known, in_time ? SPINS : 0);
+        known = atomic_load_explicit(&pool.rounds[number], memory_order_acquire);
+        in_time = take_share(number, known);
     }
     return NULL;
 }
@@ -101,6 +116,7 @@ static void start_threads(int wanted) {
     for (; pool.threads < wanted && pool.threads < MOST_THREADS; pool.threads++) {
         pthread_t thread;
         atomic_store(&pool.rounds[pool.threads], 0);
+        atomic_store(&pool.taken[pool.threads], 0);
         if (pthread_create(&thread, NULL, serve, (void *)(intptr_t)pool.threads))
             return;
         pthread_detach(thread);
@@ -119,6 +135,12 @@ static void run_round(const Kernels *kernels, int64_t items, Job job, void *cont
     pthread_cond_broadcast(&pool.begun);
     pthread_mutex_unlock(&pool.lock);
     do_share(0);
+    for (int number = 1; number < pool.shares; number++) {
+        unsigned round = atomic_load_explicit(&pool.rounds[number], memory_order_relaxed);
+        for (int i = 0; i < PATIENCE && atomic_load(&pool.taken[number]) != round; i++)
+            relax();
+        take_share(number, round);
+    }
     for (int64_t i = 0; atomic_load_explicit(&pool.left, memory_order_acquire); i++)
         if (i < SPINS)
             relax();

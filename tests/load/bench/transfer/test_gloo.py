@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.bench.transfer.command import transfer
 from livescale.load.bench.transfer.gloo import chained, grouped
-from livescale.load.bench.transfer.gloo_process import Broadcast
+from livescale.load.bench.transfer.node_messages import Broadcast
 from livescale.load.machines import namespaces, network, owners
 from livescale.shared.runtime.settings import LinkSettings
 from tests.load.bench.bench_output import records_of

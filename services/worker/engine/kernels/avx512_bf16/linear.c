@@ -45,6 +45,7 @@ void add_span(const Piece *piece, const Rows *rows, const float *made, int64_t c
    of what follows. The last panel often has at most half as many columns: then half the work is enough. */
 static void multiply_piece(Means means, const Piece *piece, Rows rows, int64_t count) {
     _Alignas(64) float made[WIDE * COLUMNS];
+    int is_first = !piece->first && piece->stop < piece->linear->in; /* of several spans */
     SumSpan *const *sum = piece->is_wide ? wide_span_sums : span_sums[means][piece->width > COLUMNS / 2];
     int64_t most = piece->is_wide ? WIDE : GROUP, groups = (count + most - 1) / most;
     int64_t left = count <= FEWEST && means == DOTS ? 0 : piece->next_lines, share = (left + groups - 1) / groups;
@@ -53,9 +54,10 @@ static void multiply_piece(Means means, const Piece *piece, Rows rows, int64_t c
         int64_t lines = share < left ? share : left;
         size = (count + groups - 1) / groups;
         uint32_t before = begin_sums(means);
-        sum[size - 1](piece, &rows, ahead, lines, made);
+        sum[size - 1](piece, &rows, ahead, lines, is_first ? rows.sums : made);
         _mm_setcsr(before);
-        add_span(piece, &rows, made, size);
+        if (!is_first)
+            add_span(piece, &rows, made, size);
         ahead += lines * 64 * ((piece->stop - piece->first) / 2);
         left -= lines;
     }
@@ -116,7 +118,7 @@ static void multiply_block(Means means, const Linear *linear, const Rows *block,
 
 ALWAYS_INLINE void multiply_by(Means means, const Linear *linear, const void *in, const void *residual, void *out,
                                int64_t count, Share panels) {
-    float sums[MOST * COLUMNS];
+    _Alignas(64) float sums[MOST * COLUMNS];
     int64_t most = count < BLOCK ? count : BLOCK, floats = means == FMA ? most * padded(linear->in, 2) : 0;
     int64_t halves = is_packed(linear) ? padded(linear->in, INPUTS) * PANEL : 0;
     bf16 *unpacked = workspace(halves * sizeof(bf16) + floats * sizeof(float));
