@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from livescale.services.worker.disaggregation import outgoing, prefill
+from livescale.services.worker.disaggregation import outgoing, pieces, prefill
 from livescale.services.worker.disaggregation.decode import OFFER_SECONDS
 from livescale.services.worker.disaggregation.outgoing import KvTransfer, OutgoingKv
 from livescale.services.worker.disaggregation.pieces import SLOW_LINK
@@ -58,11 +58,13 @@ async def first_token(pool: WorkerPool) -> float:
     return counted(pool, "p", "transfer_bytes_total")
 
 
-def test_kv_leaves_while_a_long_prompt_is_computed_or_once_it_is() -> None:
+def test_kv_leaves_while_a_long_prompt_is_computed_or_once_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "LEAST_PIECE_BYTES", 1)  # or all layers would be one piece
+
     async def by_layer(pool: WorkerPool) -> None:
         for number in range(3):
             await pool.client.submit(submit(f"own{number}", random_prompt(number, 400), max_tokens=1), "p")
-        await ask(pool, length=400)
+        await ask(pool, length=400, first=3)  # nothing of it is in the prefix cache, which is copied between steps
         await pool.until(lambda: counted(pool, "p", "transfer_bytes_total") > 0)
         assert not pool.client.wishes[-1].tokens
 
