@@ -207,7 +207,10 @@ class ModelledRunner:
 
     async def lay_down(self, copies: Sequence[KvCopy], pieces: Sequence[KvPiece]) -> None:
         self._loaded().lay_down(copies, pieces)
-        await self._copy(sum(data.nbytes for _, data in pieces))
+        size_bytes = sum(data.nbytes for _, data in pieces)
+        seconds = await self._copy(size_bytes)
+        if size_bytes:
+            self.rates.observe_copy(size_bytes, seconds)
 
     async def unload(self) -> None:
         self._model = None
