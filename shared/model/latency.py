@@ -48,8 +48,8 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """How long one model's steps take on one GPU, or on those that it is spread over, in milliseconds.
 
     `prefill`: for a step, for each token, for each token squared. `decode`: for a step, for each row, for each token in
-    the KV cache. `source`: where the figures are from. `copy`: at how many GB/s KV is copied into the cache and out of
-    it; profiles do not measure that.
+    the KV cache. `source`: where the figures are from. `copy`: at how many GB/s KV that came is copied into the cache;
+    profiles do not measure that.
     """
 
     source: str
@@ -72,7 +72,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return (max(base, step) + row * work.decode_rows + kv_token * work.decode_kv_tokens) / 1e3
 
     def copy_seconds(self, size_bytes: int) -> float:
-        """Seconds of a copy of so much KV between the cache and memory outside of it."""
+        """Seconds of a copy of so much KV into the cache."""
         return size_bytes / (self.copy * 1e9)
 
 

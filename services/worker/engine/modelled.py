@@ -92,7 +92,7 @@ class ModelledRunner:
         self._clock = clock
         self._model: ModelledEngine | None = None
         self._seldom = RateLimitedLog(clock.now)
-        self._whole_jobs = asyncio.Lock()  # is fair: what waits for a step comes before the next one
+        self._jobs = asyncio.Lock()  # is fair: what waits for a step comes before the next one
         self._free_at = 0.0
         self._late = 0.0
 
@@ -149,7 +149,7 @@ class ModelledRunner:
         await self._take(0.0)
 
     async def step(self, batch: Batch) -> Chosen:
-        async with self._whole_jobs:
+        async with self._jobs:
             return await self._step(batch)
 
     async def _step(self, batch: Batch) -> Chosen:
@@ -199,16 +199,16 @@ class ModelledRunner:
         return _at_once(self._loaded().export_kv(blocks, layers))
 
     def export_slices(self, slices: Sequence[KvSlice], spare_bytes: int = 0) -> asyncio.Future[memoryview]:
-        return asyncio.ensure_future(self._copied(self._loaded().export_slices(slices, spare_bytes)))
+        return _at_once(self._loaded().export_slices(slices, spare_bytes))
 
     async def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
         self._loaded().import_slices(slices, data)
-        await self._copied(data)
 
     async def lay_down(self, copies: Sequence[KvCopy], pieces: Sequence[KvPiece]) -> None:
         self._loaded().lay_down(copies, pieces)
         size_bytes = sum(data.nbytes for _, data in pieces)
-        seconds = await self._copy(size_bytes)
+        async with self._jobs:
+            seconds = await self._take(self._latency.copy_seconds(size_bytes))
         if size_bytes:
             self.rates.observe_copy(size_bytes, seconds)
 
@@ -219,16 +219,6 @@ class ModelledRunner:
 
     async def close(self) -> None:
         self._model = None
-
-    async def _copied(self, data: memoryview) -> memoryview:
-        """Return data once it would be copied."""
-        await self._copy(data.nbytes)
-        return data
-
-    async def _copy(self, size_bytes: int) -> float:
-        """Be busy with a copy of so much KV, once the step under way is done. Returns how long it was."""
-        async with self._whole_jobs:
-            return await self._take(self._latency.copy_seconds(size_bytes))
 
     async def _take(self, seconds: float) -> float:
         """Be busy for `seconds`, after all that was asked for before. Returns how long it was."""
