@@ -245,7 +245,7 @@ class DecodeSide:
             pieces = [(one.slice(region), data) for one, region, data in taken]
             self._laying_bytes = sum(data.nbytes for _, data in pieces)
             try:
-                # Of the engine's jobs, copies that are due are the first, and what is in these blocks by then is theirs.
+                # Of the engine's jobs, copies that are due are first, and what is in these blocks by then is theirs.
                 await self._worker.runner.lay_down(taken[0][0].scheduler.due_copies(), pieces)
             except (RuntimeError, ValueError) as error:
                 for one, _, _ in taken:

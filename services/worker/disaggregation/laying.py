@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from livescale.services.worker.disaggregation.incoming import IncomingKv
 from livescale.services.worker.disaggregation.pieces import KvRegion
 
-# Of the time that decodes of a step take, copies between two steps have so much. With 2,000-token prompts of Llama 2 7B,
-# which have 1 GiB of KV, and 2.5 a second for each instance that decodes, gaps before the second token and between later
-# ones have a p99 of 934 and 47 ms with 0.5, 360 and 52 ms with 0.7, 179 and 67 ms with 1.2. With 0.25, KV comes faster
-# than it is laid down.
+# Of the time that decodes of a step take, copies between two steps have so much. With prompts of 2,000 tokens of Llama
+# 2 7B, 1 GiB of KV, and 2.5 of them a second for each instance that decodes, the gap before the second token and those
+# after it have a p99 of 934 and 47 ms with 0.5, 360 and 52 ms with 0.7, 179 and 67 ms with 1.2. With 0.25, KV comes
+# faster than it is laid down.
 LAID_SHARE = 0.7
 # While it is not known how fast copies are, or how long a step is.
 FIRST_LAID_BYTES = 16 << 20
@@ -31,9 +31,7 @@ def staged_bytes(transfers: Iterable[IncomingKv]) -> int:
     return sum(one.staged_bytes for one in transfers)
 
 
-def take_round(
-    transfers: Iterable[IncomingKv], most_bytes: int
-) -> list[tuple[IncomingKv, KvRegion, memoryview]]:
+def take_round(transfers: Iterable[IncomingKv], most_bytes: int) -> list[tuple[IncomingKv, KvRegion, memoryview]]:
     """Take the pieces to lay down before the next step: some of `most_bytes` together, or one that has more.
 
     Requests of which everything came are first, as they wait for nothing else, and then those that were first here.

@@ -164,6 +164,7 @@ def test_no_layer_runs_before_its_block_came() -> None:
 def test_kv_is_laid_down_after_the_step_under_way_and_before_the_next_one_in_its_time(by_layers: bool) -> None:
     async def main() -> None:
         clock, runner, ends = LoopClock(0.0), await loaded(), list[tuple[str, float]]()
+        begun = clock.now()
         runner.on_last_layer = lambda: ends.append(("last layer", clock.now() - begun))
         whole = KvSlice(range(4), 0, 64, range(LAYERS))
         copied = 4 * BLOCK_BYTES / (1e9 * LATENCY.copy)
@@ -173,7 +174,6 @@ def test_kv_is_laid_down_after_the_step_under_way_and_before_the_next_one_in_its
             await work
             ends.append((what, clock.now() - begun))
 
-        begun = clock.now()
         one = asyncio.ensure_future(note("one", runner.step(Batch(1, (chunk([1, 2, 3]),), exports=exports))))
         await asyncio.sleep(0.001)
         data = memoryview(bytearray(4 * BLOCK_BYTES))
