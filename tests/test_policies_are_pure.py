@@ -60,6 +60,7 @@ POLICIES = (
     "services/router/requests.py",
     "services/router/routing.py",
     "services/worker/disaggregation/incoming.py",
+    "services/worker/disaggregation/laying.py",
     "services/worker/disaggregation/outgoing.py",
     "services/worker/disaggregation/pieces.py",
     "services/worker/engine/modelled_kv.py",

@@ -21,6 +21,10 @@ HEAD_SHARE = 0.02
 # Said wherever a modelled engine answers.
 MADE_UP = "modelled engine: no real computation, tokens are made up"
 
+# PCIe 4.0 x16 carries some 25 GB/s from pinned memory, and half of that from memory that is not, as that of KV which
+# came. A core copies as much: 5 to 30 GB/s were measured in pieces of 2 to 32 MiB, on Zen 4.
+COPY_GIGABYTES = 12.0  # a second
+
 Milliseconds = Annotated[float, Meta(ge=0)]
 
 SHIPPED = resources.files("livescale.shared") / "latencies.yaml"
@@ -40,16 +44,18 @@ class Work:
     decode_kv_tokens: int = 0
 
 
-class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How long one model's steps take on one GPU, or on those that it is spread over, in milliseconds.
 
     `prefill`: for a step, for each token, for each token squared. `decode`: for a step, for each row, for each token in
-    the KV cache. `source`: where the figures are from.
+    the KV cache. `source`: where the figures are from. `copy`: at how many GB/s KV that came is copied into the cache;
+    profiles do not measure that.
     """
 
     source: str
     prefill: tuple[Milliseconds, Milliseconds, Milliseconds]
     decode: tuple[Milliseconds, Milliseconds, Milliseconds]
+    copy: Annotated[float, Meta(gt=0)] = COPY_GIGABYTES
 
     def __post_init__(self) -> None:
         if not any(self.prefill) or not any(self.decode):
@@ -64,6 +70,10 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             base = prefill_step + token * work.prefill_tokens + square * work.prefill_squares
         # All parameters are read once in any step, however few its rows.
         return (max(base, step) + row * work.decode_rows + kv_token * work.decode_kv_tokens) / 1e3
+
+    def copy_seconds(self, size_bytes: int) -> float:
+        """Seconds of a copy of so much KV into the cache."""
+        return size_bytes / (self.copy * 1e9)
 
 
 def find_latency(text: str) -> Latency:

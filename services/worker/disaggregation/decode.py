@@ -1,6 +1,6 @@
 """The worker that decodes: it keeps KV blocks for requests that others prefill, and goes on with them.
 
-KV is laid down between two steps, a bounded part at a time. Nothing is decoded before all of it is here.
+KV is laid down between two steps, for a bounded time. Nothing is decoded before all of it is here.
 """
 
 import asyncio
@@ -13,6 +13,12 @@ import structlog
 
 from livescale.services.worker.disaggregation.context import KvContext
 from livescale.services.worker.disaggregation.incoming import IncomingKv, reservation_name
+from livescale.services.worker.disaggregation.laying import (
+    MOST_STAGED_BYTES,
+    most_laid,
+    staged_bytes,
+    take_round,
+)
 from livescale.services.worker.disaggregation.wire import receive_header, receive_piece
 from livescale.services.worker.scheduling.batch import SPARE_BYTES, slice_bytes
 from livescale.services.worker.scheduling.reservations import Reservation
@@ -20,7 +26,6 @@ from livescale.shared.bus.contract import Ack, Context, Refusal
 from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.disaggregation import ReleaseKv, Reserve, Reserved, TakeOver
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.runtime.waiting import together
 
 OFFER_SECONDS = 0.003  # from the last piece of a prompt until its first token is chosen and the request is offered
 MOST_TAKEN = 1024  # transfers that are remembered, for those who ask again
@@ -38,7 +43,9 @@ class DecodeSide:
         self._incoming: dict[str, IncomingKv] = {}
         self._receiving: dict[str, asyncio.Task[None]] = {}
         self._taken: OrderedDict[str, None] = OrderedDict()
-        context.serving.is_joined_soon = lambda: any(one.joins_soon for one in self._incoming.values())
+        self._laying: asyncio.Task[None] | None = None
+        self._laying_bytes = 0  # of the copy that the engine was asked for
+        context.serving.is_joined_soon = self._is_joined_soon
         context.counts.reserved.set_function(self._reserved_blocks)
 
     def __len__(self) -> int:
@@ -169,7 +176,9 @@ class DecodeSide:
         channel = self._context.channel_from(asked)
         try:
             peer = await channel.connect()
-            await together(self._take_pieces(one, peer, manifest), self._lay_down(one))
+            await self._take_pieces(one, peer, manifest)
+            while not one.laid.is_full:
+                await self._serving.changes.wait()
         except (LinkError, RuntimeError, ValueError) as error:
             self._drop(one, str(error))
         finally:
@@ -194,13 +203,13 @@ class DecodeSide:
         number, layers = 0, manifest.config.num_hidden_layers
         while not one.came.is_full:
             for region in await receive_header(peer, number, one.positions, layers):
-                while not one.has_room:
+                while staged_bytes(self._incoming.values()) >= MOST_STAGED_BYTES:
                     await self._serving.changes.wait()
                 memory = self._worker.runner.new_memory(slice_bytes(manifest, one.slice(region)) + SPARE_BYTES)
                 # Only a modelled engine has other memory than the host's, and knows it.
                 one.stage(region, await receive_piece(peer, number, cast("memoryview", memory)))
                 number += 1
-                self._serving.changes.tell()
+                self._begin_laying()
         if number:
             self._expect_offer(one)
 
@@ -217,16 +226,34 @@ class DecodeSide:
         one.is_expected = False
         self._serving.changes.tell()
 
-    async def _lay_down(self, one: IncomingKv) -> None:
-        """Lay down what comes, between steps."""
-        while not one.laid.is_full:
-            taken = one.take()
-            if not taken:
-                await self._serving.changes.wait()
+    @property
+    def _most_laid(self) -> int:
+        rates = self._worker.runner.rates
+        return most_laid(rates.copied_bytes_per_second, rates.pace.seconds_alone)
+
+    def _is_joined_soon(self) -> bool:
+        left = self._most_laid - self._laying_bytes
+        return any(one.joins_soon(left) for one in self._incoming.values())
+
+    def _begin_laying(self) -> None:
+        if self._laying is None or self._laying.done():
+            self._laying = self._worker.start(self._lay_down(), "KV that came")
+
+    async def _lay_down(self) -> None:
+        """Lay down all that came, for all requests together, a part between any two steps."""
+        while taken := take_round(self._incoming.values(), self._most_laid):
+            pieces = [(one.slice(region), data) for one, region, data in taken]
+            self._laying_bytes = sum(data.nbytes for _, data in pieces)
+            try:
+                # Of the engine's jobs, copies that are due are first, and what is in these blocks by then is theirs.
+                await self._worker.runner.lay_down(taken[0][0].scheduler.due_copies(), pieces)
+            except (RuntimeError, ValueError) as error:
+                for one, _, _ in taken:
+                    self._drop(one, str(error))
                 continue
-            # Of the engine's jobs, copies that are due are the first, and what is in these blocks by then is theirs.
-            await self._worker.runner.lay_down(one.scheduler.due_copies(), one.pieces(taken))
-            for region, _ in taken:
+            finally:
+                self._laying_bytes = 0
+            for one, region, _ in taken:
                 one.laid.add(region)
             self._serving.changes.tell()
 

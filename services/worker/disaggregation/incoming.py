@@ -4,14 +4,10 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from livescale.services.worker.disaggregation.pieces import KvCoverage, KvRegion
-from livescale.services.worker.scheduling.batch import KvPiece, KvSlice
+from livescale.services.worker.scheduling.batch import KvSlice
 from livescale.services.worker.scheduling.reservations import Reservation
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.disaggregation import Reserve
-
-# What is laid down between two steps, and what may wait for it. A piece may have more by itself.
-MOST_LAID_BYTES = 16 << 20
-MOST_STAGED_BYTES = 32 << 20
 
 
 def reservation_name(prefill: str, ticket: int, request_id: str) -> str:
@@ -60,16 +56,16 @@ class IncomingKv:
         """Whether the reservation was dropped, so that the request will not run here."""
         return not self.reservation.wanted
 
-    @property
-    def joins_soon(self) -> bool:
-        """Whether the request joins as soon as what came is laid down, which is no more than between two steps."""
+    def joins_soon(self, most_bytes: int) -> bool:
+        """Whether the request joins as soon as what came is laid down, which is no more than the `most_bytes` between
+        two steps."""
         comes = self.is_offered or self.is_expected
-        return comes and self.came.is_full and self.staged_bytes <= MOST_LAID_BYTES
+        return comes and self.came.is_full and self.staged_bytes <= most_bytes
 
     @property
-    def has_room(self) -> bool:
-        """Whether another piece may be received before those that came are laid down."""
-        return self.staged_bytes < MOST_STAGED_BYTES
+    def next_bytes(self) -> int | None:
+        """The bytes of the piece that is laid down next; None while none waits."""
+        return self._staged[0][1].nbytes if self._staged else None
 
     def slice(self, region: KvRegion) -> KvSlice:
         """The place in the KV cache where the KV of this region goes."""
@@ -82,16 +78,8 @@ class IncomingKv:
         self.received_bytes += data.nbytes
         self._staged.append((region, data))
 
-    def take(self) -> list[tuple[KvRegion, memoryview]]:
-        """Take the pieces to lay down before the next step."""
-        taken: list[tuple[KvRegion, memoryview]] = []
-        size_bytes = 0
-        while self._staged and (not taken or size_bytes + self._staged[0][1].nbytes <= MOST_LAID_BYTES):
-            taken.append(self._staged.popleft())
-            size_bytes += taken[-1][1].nbytes
-        self.staged_bytes -= size_bytes
-        return taken
-
-    def pieces(self, taken: list[tuple[KvRegion, memoryview]]) -> list[KvPiece]:
-        """Pair each of these pieces with its place in the KV cache."""
-        return [(self.slice(region), data) for region, data in taken]
+    def take(self) -> tuple[KvRegion, memoryview]:
+        """Take the next piece, to be laid down. Raises IndexError where none waits."""
+        region, data = self._staged.popleft()
+        self.staged_bytes -= data.nbytes
+        return region, data

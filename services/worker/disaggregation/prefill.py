@@ -255,7 +255,7 @@ class PrefillSide:
 
     def _void(self, one: OutgoingKv, reason: str) -> None:
         """Have the decode worker keep nothing for the request any more, whether or not it does."""
-        if one.is_reserved:
+        if one.is_reserved and not one.is_lost:
             self._dead.discard(one.decode)
         if one.asked is not None and not one.is_lost and one.decode not in self._dead:
             void = ReleaseKv(

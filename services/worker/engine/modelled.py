@@ -92,6 +92,7 @@ class ModelledRunner:
         self._clock = clock
         self._model: ModelledEngine | None = None
         self._seldom = RateLimitedLog(clock.now)
+        self._jobs = asyncio.Lock()  # is fair: what waits for a step comes before the next one
         self._free_at = 0.0
         self._late = 0.0
 
@@ -148,6 +149,10 @@ class ModelledRunner:
         await self._take(0.0)
 
     async def step(self, batch: Batch) -> Chosen:
+        async with self._jobs:
+            return await self._step(batch)
+
+    async def _step(self, batch: Batch) -> Chosen:
         model = self._loaded()
         chosen, seconds = model.step(batch), step_seconds(self._latency, batch, model.layers)
         if batch.exports:
@@ -201,6 +206,11 @@ class ModelledRunner:
 
     async def lay_down(self, copies: Sequence[KvCopy], pieces: Sequence[KvPiece]) -> None:
         self._loaded().lay_down(copies, pieces)
+        size_bytes = sum(data.nbytes for _, data in pieces)
+        async with self._jobs:
+            seconds = await self._take(self._latency.copy_seconds(size_bytes))
+        if size_bytes:
+            self.rates.observe_copy(size_bytes, seconds)
 
     async def unload(self) -> None:
         self._model = None

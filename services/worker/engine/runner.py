@@ -81,6 +81,7 @@ class EngineRunner:
         self._thread = ThreadPoolExecutor(1, "engine", torch.set_num_threads, (threads,))
         if device != CPU:
             use_math_kernels()
+        self._laid = 0.0, 0.0  # when KV was last laid down: since, and until
         self._memory = EngineMemory(self._thread, device, kv_bytes, host_kv_bytes)
 
     async def ready(self) -> None:
@@ -189,17 +190,19 @@ class EngineRunner:
             chosen = self._loaded().step(batch)
             if self._device != CPU:
                 torch.cuda.synchronize(self._device)
-            return chosen, begun - came, time.perf_counter() - begun - (time.thread_time() - computed)
+            # Neither adapters nor KV of others that the thread took meanwhile are of the step.
+            other = begun - came + max(0.0, self._laid[1] - max(self._laid[0], asked))
+            return chosen, other, time.perf_counter() - begun - (time.thread_time() - computed)
 
         adapt = AdapterFetches(batch.chunks, self.fetch_adapter)
         rates, asked, lost = self.rates, time.perf_counter(), 0.0
         self.pauses.step_begins()
         try:
-            chosen, fetching, lost = await self.call(timed)
+            chosen, other, lost = await self.call(timed)
         finally:
             self.pauses.step_ends(lost)
         # The ways to the thread and back count: decodes wait for them in every step, however few rows it has.
-        rates.observe(batch, time.perf_counter() - asked - fetching)
+        rates.observe(batch, time.perf_counter() - asked - other)
         return chosen
 
     async def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
@@ -252,7 +255,17 @@ class EngineRunner:
     async def lay_down(self, copies: Sequence[KvCopy], pieces: Sequence[KvPiece]) -> None:
         """Make these copies within the cache, then store pieces of KV from other workers. Raises ValueError for a wrong
         number of bytes."""
-        await self.call(lambda: self._loaded().store.lay_down(copies, pieces))
+
+        def timed() -> None:
+            begun = time.perf_counter()
+            self._loaded().store.lay_down(copies, pieces)
+            if self._device != CPU:
+                torch.cuda.synchronize(self._device)
+            self._laid = begun, time.perf_counter()
+            if pieces and not copies:
+                self.rates.observe_copy(sum(data.nbytes for _, data in pieces), self._laid[1] - begun)
+
+        await self.call(timed)
 
     async def unload(self) -> None:
         """Forget the model and let go of its buffers."""

@@ -115,6 +115,11 @@ class DecodePace:
         rows = self._beside_decodes.rows_in(seconds, self._prompts.per_second)
         return FIRST_ROWS if rows is None else rows
 
+    @property
+    def seconds_alone(self) -> float:
+        """Seconds that the decodes of a step took alone, when they last did; 0 before."""
+        return self._seconds
+
     def _alone(self, decode_rows: int) -> float:
         """Seconds that so many decodes take alone.
 
@@ -135,6 +140,7 @@ class EngineRates:
         self._prefill = TokenRate()
         self._decode = TokenRate()
         self._part = TokenRate()
+        self._copied = TokenRate()  # of bytes
         self.fetch_tokens_per_second: float | None = None  # KV from host memory
 
     @property
@@ -151,6 +157,15 @@ class EngineRates:
     def decode_tokens_per_second(self) -> float | None:
         """The rate of decodes over all requests together; None until a step ran decodes alone."""
         return self._decode.per_second
+
+    @property
+    def copied_bytes_per_second(self) -> float | None:
+        """The rate at which KV that came is copied into the cache; None before any was."""
+        return self._copied.per_second
+
+    def observe_copy(self, size_bytes: int, seconds: float) -> None:
+        """Learn from a copy of KV into the cache."""
+        self._copied.observe(size_bytes, seconds)
 
     def observe(self, batch: Batch, seconds: float) -> None:
         """Learn from a step that took `seconds`. A step whose rows entered at later layers says nothing, but that

@@ -44,6 +44,21 @@ def test_a_decode_worker_that_dies_before_the_take_over_leaves_the_request_where
     with_pair(act, kind=kind)
 
 
+def test_a_decode_worker_that_died_stays_so_whatever_it_had_reserved_before() -> None:
+    """Else a worker would tell it for ever that it gives up what it asked for in vain."""
+
+    async def act(pool: WorkerPool) -> None:
+        slow_link(pool)
+        await ask(pool)
+        prefill = pool.members["p"].worker._deployment.disaggregation.prefill
+        await pool.until(lambda: any(one.is_reserved for one in prefill._outgoing.values()))
+        prefill.lost("d")
+        await pool.until(lambda: not len(prefill))
+        assert prefill._dead == {"d"}
+
+    with_pair(act)
+
+
 @COMPUTING
 def test_a_decode_worker_that_dies_after_the_take_over_loses_the_request_to_others(kind: EngineKind) -> None:
     async def act(pool: WorkerPool) -> None:

@@ -1,14 +1,6 @@
 """KV on its way here: kept until it is laid down, each piece once and in order, and whole once all of it is."""
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from livescale.services.worker.disaggregation.incoming import (
-    MOST_LAID_BYTES,
-    MOST_STAGED_BYTES,
-    IncomingKv,
-    reservation_name,
-)
+from livescale.services.worker.disaggregation.incoming import IncomingKv, reservation_name
 from livescale.services.worker.disaggregation.pieces import KvRegion
 from livescale.services.worker.scheduling.reservations import Reservation
 from livescale.services.worker.scheduling.scheduler import Scheduler
@@ -31,36 +23,34 @@ def incoming(cached: int = 0) -> IncomingKv:
     return IncomingKv(asked, Scheduler(limits()), Reservation("r", sequence, cached), LAYERS, 0.0)
 
 
-@given(st.lists(st.integers(1, 20 * MIB), max_size=6))
-def test_pieces_are_laid_down_in_order_some_at_a_time_and_none_twice(sizes: list[int]) -> None:
-    kv, buffer = incoming(), memoryview(bytearray(20 * MIB))
-    regions = [KvRegion(place, place + 1, range(LAYERS)) for place in range(len(sizes))]
-    for region, size in zip(regions, sizes, strict=True):
+def test_pieces_are_laid_down_in_order_and_none_twice() -> None:
+    kv, buffer = incoming(), memoryview(bytearray(9))
+    regions = [KvRegion(place, place + 1, range(LAYERS)) for place in range(3)]
+    for region, size in zip(regions, (3, 9, 2), strict=True):
         kv.stage(region, buffer[:size])
-        assert kv.has_room == (kv.staged_bytes < MOST_STAGED_BYTES)
-    assert kv.received_bytes == kv.staged_bytes == sum(sizes)
-    laid = list[KvRegion]()
-    while taken := kv.take():
-        assert len(taken) == 1 or sum(data.nbytes for _, data in taken) <= MOST_LAID_BYTES
-        laid += [region for region, _ in taken]
-    assert (laid, kv.staged_bytes, kv.received_bytes) == (regions, 0, sum(sizes))
+    assert kv.received_bytes == kv.staged_bytes == 14
+    for region, size in zip(regions, (3, 9, 2), strict=True):
+        assert kv.next_bytes == size
+        taken, data = kv.take()
+        assert (taken, data.nbytes) == (region, size)
+    assert (kv.next_bytes, kv.staged_bytes, kv.received_bytes) == (None, 0, 14)
 
 
 def test_steps_wait_for_a_request_that_is_offered_and_has_little_left_to_lay_down() -> None:
     kv = incoming()
-    kv.stage(KvRegion(0, POSITIONS, range(LAYERS)), memoryview(bytearray(MOST_LAID_BYTES)))
-    assert not kv.joins_soon
+    kv.stage(KvRegion(0, POSITIONS, range(LAYERS)), memoryview(bytearray(MIB)))
+    assert not kv.joins_soon(MIB)
     kv.is_offered = True
-    assert kv.joins_soon
-    kv.stage(KvRegion(0, 1, range(1)), memoryview(bytearray(1)))
-    assert not kv.joins_soon
+    assert kv.joins_soon(MIB)
+    assert not kv.joins_soon(MIB - 1)
     kv.take()
-    assert kv.joins_soon
+    assert kv.joins_soon(0)
     kv.is_offered, kv.is_expected = False, True
-    assert kv.joins_soon
+    assert kv.joins_soon(0)
+    assert not kv.joins_soon(-1)
     other = incoming()
     other.is_offered = True
-    assert not other.joins_soon
+    assert not other.joins_soon(MIB)
 
 
 def test_it_is_whole_once_everything_lies_here_and_nothing_writes_any_more() -> None:
@@ -77,11 +67,8 @@ def test_it_is_whole_once_everything_lies_here_and_nothing_writes_any_more() -> 
 
 
 def test_a_piece_goes_into_the_blocks_that_are_kept_for_its_request() -> None:
-    kv = incoming()
-    region = KvRegion(4, 9, range(1, 3))
-    [(where, data)] = kv.pieces([(region, memoryview(b"kv"))])
+    where = incoming().slice(KvRegion(4, 9, range(1, 3)))
     assert (where.blocks, where.start, where.stop, where.layers) == (range(3, 5), 4, 9, range(1, 3))
-    assert (bytes(data), kv.positions) == (b"kv", POSITIONS)
 
 
 def test_two_transfers_never_keep_blocks_under_one_name() -> None:

@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from livescale.services.worker.disaggregation import outgoing, prefill
+from livescale.services.worker.disaggregation import decode, laying, outgoing, pieces, prefill
 from livescale.services.worker.disaggregation.decode import OFFER_SECONDS
+from livescale.services.worker.disaggregation.incoming import IncomingKv
 from livescale.services.worker.disaggregation.outgoing import KvTransfer, OutgoingKv
-from livescale.services.worker.disaggregation.pieces import SLOW_LINK
+from livescale.services.worker.disaggregation.pieces import SLOW_LINK, KvRegion
 from livescale.services.worker.disaggregation.sending import KvSender
 from livescale.services.worker.scheduling.batch import Batch, Chosen, KvCopy, KvPiece
 from livescale.shared.messages.requests import PromptLogprobs
@@ -58,11 +60,13 @@ async def first_token(pool: WorkerPool) -> float:
     return counted(pool, "p", "transfer_bytes_total")
 
 
-def test_kv_leaves_while_a_long_prompt_is_computed_or_once_it_is() -> None:
+def test_kv_leaves_while_a_long_prompt_is_computed_or_once_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "LEAST_PIECE_BYTES", 1)  # or all layers would be one piece
+
     async def by_layer(pool: WorkerPool) -> None:
         for number in range(3):
             await pool.client.submit(submit(f"own{number}", random_prompt(number, 400), max_tokens=1), "p")
-        await ask(pool, length=400)
+        await ask(pool, length=400, first=3)  # nothing of it is in the prefix cache, which is copied between steps
         await pool.until(lambda: counted(pool, "p", "transfer_bytes_total") > 0)
         assert not pool.client.wishes[-1].tokens
 
@@ -120,6 +124,72 @@ def test_a_request_whose_kv_has_come_misses_no_step(monkeypatch: pytest.MonkeyPa
             assert not any(begun[written + 1 : first]), "a step ran although the request's KV was there"
 
     with_pair(act, kind=FLOAT32)
+
+
+def test_between_two_steps_kv_is_laid_down_once_for_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laying, "FIRST_LAID_BYTES", 1)
+    monkeypatch.setattr(laying, "LEAST_LAID_BYTES", 1)
+    monkeypatch.setattr(laying, "LAID_SHARE", 1e-12)  # a piece
+    monkeypatch.setattr(pieces, "MOST_PIECE_BYTES", 1)  # a layer, and all at once
+
+    async def act(pool: WorkerPool) -> None:
+        runner, ran = pool.members["d"].runner, list[int]()
+        step, lay_down = runner.step, runner.lay_down
+
+        async def one_step(batch: Batch) -> Chosen:
+            ran.append(0)
+            return await step(batch)
+
+        async def one_write(copies: Sequence[KvCopy], pieces: Sequence[KvPiece]) -> None:
+            ran.append(len(pieces))
+            await lay_down(copies, pieces)
+
+        monkeypatch.setattr(runner, "step", one_step)
+        monkeypatch.setattr(runner, "lay_down", one_write)
+        await pool.client.submit(submit("here", random_prompt(9, 20), max_tokens=150), "d")
+        await ask(pool, 3, length=200)
+        await pool.until(lambda: taken(pool) == 3)
+        decoding = ran[ran.index(0) :]
+        assert max(ran) == 1
+        assert all(not (one and other) for one, other in pairwise(decoding))
+
+    with_pair(act, kind=replace(MODELLED, kv_transfer="by-request"))
+
+
+def test_no_more_is_received_than_may_wait_but_for_a_piece_of_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "MOST_STAGED_BYTES", 1)
+    monkeypatch.setattr(pieces, "LEAST_PIECE_BYTES", 1)
+    staged, stage = [0], IncomingKv.stage
+
+    def counted_stage(one: IncomingKv, region: KvRegion, data: memoryview) -> None:
+        stage(one, region, data)
+        staged.append(len(one._staged))
+
+    async def act(pool: WorkerPool) -> None:
+        await pool.client.submit(submit("here", random_prompt(9, 20), max_tokens=150), "d")
+        await ask(pool, 3)
+        await pool.until(lambda: taken(pool) == 3)
+
+    monkeypatch.setattr(IncomingKv, "stage", counted_stage)
+    with_pair(act)
+    assert max(staged) == 1
+
+
+def test_a_request_whose_kv_cannot_be_laid_down_ends_with_its_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def act(pool: WorkerPool) -> None:
+        runner = pool.members["d"].runner
+        lay_down = runner.lay_down
+
+        async def fail_once(copies: Sequence[KvCopy], pieces: Sequence[KvPiece]) -> None:
+            monkeypatch.setattr(runner, "lay_down", lay_down)
+            raise RuntimeError("no memory")
+
+        monkeypatch.setattr(runner, "lay_down", fail_once)
+        await ask(pool)
+        await pool.until(lambda: pool.client.wishes[0].is_over)
+        assert failed(pool, "broken") == 1
+
+    with_pair(act)
 
 
 @pytest.mark.parametrize("late", [0.0, 0.02], ids=["soon", "late"])

@@ -1,7 +1,8 @@
 """The modelled engine: its tokens depend on the request alone, and its time is that of the latency."""
 
+import asyncio
 from asyncio import timeout
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import pytest
@@ -11,11 +12,20 @@ from msgspec.structs import replace
 
 from livescale.services.worker.engine.contract import BlockMissing, LayerwiseRun
 from livescale.services.worker.engine.modelled import ModelledRunner
-from livescale.services.worker.scheduling.batch import NO_BYTES, Batch
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, KvExport, KvSlice
 from livescale.shared.messages.requests import Sampling, Submit
 from livescale.shared.simulation.virtual_time import run
 from tests.clocks import LoopClock
-from tests.worker.engine.made_up import BLOCK_BYTES, BLOCK_TOKENS, LATENCY, VOCABULARY, loaded, manifest, serve
+from tests.worker.engine.made_up import (
+    BLOCK_BYTES,
+    BLOCK_TOKENS,
+    LATENCY,
+    LAYERS,
+    VOCABULARY,
+    loaded,
+    manifest,
+    serve,
+)
 from tests.worker.engine.modelled_engine import alone, chunk
 from tests.worker.requests import random_prompt, submit
 
@@ -146,6 +156,40 @@ def test_no_layer_runs_before_its_block_came() -> None:
             await runner.step(Batch(1, (chunk([1, 2, 3]),)))
         with pytest.raises(ValueError, match="blocks 0 to 5, not 6"):
             await runner.add_block(6, NO_BYTES)
+
+    run(main())
+
+
+@pytest.mark.parametrize("by_layers", [False, True])
+def test_kv_is_laid_down_after_the_step_under_way_and_before_the_next_one_in_its_time(by_layers: bool) -> None:
+    async def main() -> None:
+        clock, runner, ends = LoopClock(0.0), await loaded(), list[tuple[str, float]]()
+        begun = clock.now()
+        runner.on_last_layer = lambda: ends.append(("last layer", clock.now() - begun))
+        whole = KvSlice(range(4), 0, 64, range(LAYERS))
+        copied = 4 * BLOCK_BYTES / (1e9 * LATENCY.copy)
+        exports = (KvExport(1, range(1), 0, 3, (range(LAYERS),)),) if by_layers else ()
+
+        async def note(what: str, work: Awaitable[object]) -> None:
+            await work
+            ends.append((what, clock.now() - begun))
+
+        one = asyncio.ensure_future(note("one", runner.step(Batch(1, (chunk([1, 2, 3]),), exports=exports))))
+        await asyncio.sleep(0.001)
+        data = memoryview(bytearray(4 * BLOCK_BYTES))
+        writing = [
+            asyncio.ensure_future(note(f"write {number}", runner.lay_down((), [(whole, data)]))) for number in (1, 2)
+        ]
+        await one
+        two = asyncio.ensure_future(note("two", runner.step(Batch(2, (chunk([1, 2, 3]),)))))
+        await asyncio.gather(*writing, two)
+        step = 0.020
+        expected = [("last layer", step * (1 - 1 / LAYERS)), ("one", step)]
+        expected += [(f"write {number}", step + number * copied) for number in (1, 2)]
+        expected += [("last layer", expected[-1][1] + step * (1 - 1 / LAYERS)), ("two", expected[-1][1] + step)]
+        assert [what for what, _ in ends] == [what for what, _ in expected]
+        assert [at for _, at in ends] == pytest.approx([at for _, at in expected], rel=1e-3)
+        assert runner.rates.copied_bytes_per_second == pytest.approx(1e9 * LATENCY.copy)
 
     run(main())
 

@@ -3,11 +3,12 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from livescale.services.worker.engine.runner import EngineRunner
+from livescale.services.worker.scheduling.batch import Batch, Chosen, KvCopy, KvPiece, KvSlice
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from tests.worker.engine.models import Checkpointed, checkpointed
 from tests.worker.requests import BLOCK_TOKENS, CONTEXT, limits, random_prompt, submit
@@ -73,6 +74,43 @@ async def test_what_a_step_takes_has_the_way_to_its_thread_in_it(runner: EngineR
     await way
     assert runner.rates.prefill_tokens_per_second is not None
     assert runner.rates.prefill_tokens_per_second < batch.prefill_rows / (0.9 * HELD_UP_SECONDS)
+
+
+async def test_kv_is_laid_down_between_steps_once_each_and_steps_are_not_longer_for_it(
+    runner: EngineRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = Scheduler(limits(kv_blocks=await _load(runner, checkpointed("llama2-untied"))))
+    engine, ran, piece = runner._loaded(), list[str](), KvSlice(range(20, 21), 0, 16, range(1))
+    step, lay_down = engine.step, engine.store.lay_down
+
+    def noted_step(batch: Batch) -> Chosen:
+        ran.append("step")
+        return step(batch)
+
+    def slow_copy(copies: Sequence[KvCopy], pieces: Sequence[KvPiece]) -> None:
+        ran.append("copy")
+        lay_down(copies, pieces)
+        time.sleep(HELD_UP_SECONDS)
+
+    async def lay_all_down() -> None:
+        data = memoryview(bytearray(engine.store.export_slices([piece])))
+        for _ in range(3):
+            await runner.lay_down((), [(piece, data)])
+        assert runner.rates.copied_bytes_per_second == pytest.approx(data.nbytes / HELD_UP_SECONDS, rel=0.1)
+
+    monkeypatch.setattr(engine, "step", noted_step)
+    monkeypatch.setattr(engine.store, "lay_down", slow_copy)
+    scheduler.add(submit("a", random_prompt(1, 20), max_tokens=6))
+    laying = None
+    while (batch := scheduler.next_batch()) is not None:
+        stepping = asyncio.create_task(runner.step(batch))
+        await asyncio.sleep(0)
+        laying = laying or asyncio.create_task(lay_all_down())
+        scheduler.complete(batch, await stepping, now=0.0)
+    assert laying is not None
+    await laying
+    assert ran == ["step", "copy", "step", "copy", "step", "copy", "step", "step", "step"]
+    assert 0 < runner.rates.pace.seconds_alone < HELD_UP_SECONDS / 2
 
 
 async def test_a_step_without_a_model_is_refused(runner: EngineRunner) -> None:
