@@ -82,9 +82,10 @@ def names_of(topic: Topic[Any]) -> str:
 
 
 def all_messages() -> list[type[Message]]:
+    """All that is said on the bus, or is part of it. What benches tell their own processes over pipes is not."""
     for module in pkgutil.iter_modules(livescale.shared.messages.__path__, "livescale.shared.messages."):
         importlib.import_module(module.name)
-    ours = (each for each in below(Message) if each.__module__.startswith("livescale."))
+    ours = (each for each in below(Message) if each.__module__.startswith(("livescale.services.", "livescale.shared.")))
     return sorted(ours, key=lambda each: each.__name__)
 
 
