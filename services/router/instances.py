@@ -45,7 +45,7 @@ class InstanceView:
         self.scale: str | None = None  # that added it
         self.open_since: float | None = None  # when it was first seen to take requests
         self.was_live = False  # so other workers may have taken requests over from it
-        self._given: set[str] = set()  # requests that others took before this instance had said what it runs
+        self._left: set[str] = set()  # requests that were gone before this instance had said what it runs
         self._load: EngineLoad | None = None
         self._own_blocks = 0
         self._other_requests = 0
@@ -104,7 +104,7 @@ class InstanceView:
         """Take over requests that an earlier router admitted."""
         self.learned = True
         for one in running:
-            if one.request_id not in self.admitted and one.request_id not in self._given:
+            if one.request_id not in self.admitted and one.request_id not in self._left:
                 adopted = AdmittedRequest(one.gateway, None, self._blocks(one.tokens), now, AdmissionState.RUNNING)
                 self.take(one.request_id, adopted)
 
@@ -124,11 +124,12 @@ class InstanceView:
         self._own_blocks -= 0 if admission is None else admission.blocks
         return admission
 
-    def give(self, request_id: str) -> AdmittedRequest | None:
-        """Note that another worker has taken the request over. Returns what was kept for it; None where it is not known
-        here. An answer that is still under way may say that it is here; it is then not adopted."""
+    def leave(self, request_id: str) -> AdmittedRequest | None:
+        """Note that the request has ended, or another worker has taken it over. Returns what was kept for it; None
+        where it is not known here. An answer that is still under way may say that it is here; it is then not
+        adopted."""
         if not self.learned:
-            self._given.add(request_id)
+            self._left.add(request_id)
         return self.release(request_id)
 
     def promise(self, request_id: str, decode: str) -> None:

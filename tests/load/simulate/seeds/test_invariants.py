@@ -9,10 +9,11 @@ from msgspec.structs import replace
 
 from livescale.load.records import RequestRecord
 from livescale.load.simulate.event_log import LoggedEvent
+from livescale.load.simulate.seeds.asks import SeedAsk
 from livescale.load.simulate.seeds.evidence import undisturbed
 from livescale.load.simulate.seeds.history import AskOutcome, Delivered, History, LaidOut, Ran, SeedFault
 from livescale.load.simulate.seeds.invariants import RULES, check
-from livescale.load.simulate.seeds.system import SeedAsk, SeedSystem, random_system
+from livescale.load.simulate.seeds.system import SeedSystem, random_system
 from livescale.shared.bus.codec import encode
 from livescale.shared.messages.membership import LeaseChanged, LeaseState
 from livescale.shared.messages.requests import TokenFrame, Tokens
