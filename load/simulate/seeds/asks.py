@@ -53,12 +53,12 @@ def random_ask(chance: Random, index: int, at: float, model: str, longest: int, 
 def crowd_asks(chance: Random, models: Sequence[str]) -> list[SeedAsk]:
     """Requests one after the other for as long as a story lasts, of which most want few tokens."""
     common = chance.choices(range(VOCABULARY), k=200)
-    pause, longest = chance.choice((0.06, 0.1, 0.15)), chance.choice((40, 200, 600))
+    pause, longest = chance.choice((0.08, 0.12, 0.2)), chance.choice((40, 200, 600))
     asks: list[SeedAsk] = []
     for index in range(int(LOAD_SECONDS / pause)):
         shared = chance.choice((0, 0, 64, 200))
         prompt = common[:shared] + chance.choices(range(VOCABULARY), k=chance.randint(4, longest))
-        tokens = chance.choice((2, 8, 16, 30, 60, 120))
+        tokens = chance.choice((8, 30, 60, 120, 120))
         ask = Ask(index, pause * (index + chance.random()), prompt, tokens, 0.8 * (index % 2), index)
         leaves = chance.uniform(0.1, 2.0) if chance.random() < 0.05 else None
         asks.append(SeedAsk(chance.choice(models), ask, shared, leaves=leaves))

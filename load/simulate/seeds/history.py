@@ -15,7 +15,7 @@ from livescale.shared.messages.membership import Role
 
 SeedFaultKind = Literal[FaultKind, "stop", "stall", "outage", "noise", "scale", "role"]
 Moment = Literal[
-    *("", "loading", "live", "draining", "emptying"),
+    *("", "loading", "live", "draining", "emptying", "taking over"),
     *("handing over", "moving KV", "sending", "queueing", "reading"),
 ]
 GATEWAY = "gateway-0"

@@ -63,7 +63,10 @@ def counted_twice(cluster: VirtualCluster) -> bool:
 
 
 def counted_for_nobody(cluster: VirtualCluster) -> Iterator[tuple[str, str]]:
-    """Yield each router that counts a request which a worker took, and no worker has any more, and that request."""
+    """Yield each router that counts a request which a worker took, and no worker has any more, and that request. While
+    the bus is down no router can hear so."""
+    if not cluster.broker.connected:
+        return
     workers = [one.actor for one in cluster.processes.values() if isinstance(one.actor, Worker)]
     schedulers = [worker._serving.scheduler for worker in workers if worker._serving.scheduler is not None]
     for router, fleet in fleets(cluster):

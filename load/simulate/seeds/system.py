@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.load.simulate.seeds.asks import SeedAsk, crowd_asks, random_asks
-from livescale.load.simulate.seeds.crowds import crowd_faults, has_crowd
+from livescale.load.simulate.seeds.crowds import Crowd, crowd_faults, has_crowd
 from livescale.load.simulate.seeds.history import SeedFault, random_faults
 from livescale.load.simulate.seeds.random_cluster import random_settings, random_topology
 from livescale.load.simulate.seeds.random_models import random_config, random_models
@@ -62,8 +62,8 @@ def random_system(seed: int) -> SeedSystem:
     faults = random_faults(chance, processes, models, busy_at)
     cluster = replace(random_settings(chance, seed, topology, configs), routers=routers)
     if has_crowd(seed):
-        cast = Cast(Random(f"crowd of {seed}"), processes, models)
-        asks, faults = crowd_asks(cast.chance, models), crowd_faults(cast)
+        crowd = Crowd(Random(f"crowd of {seed}"), processes, specs)
+        asks, faults = crowd_asks(crowd.chance, models), crowd_faults(crowd)
     else:
         faults = with_story(seed, Cast(Random(f"story {seed}"), processes, models), faults, busy_at)
     return SeedSystem(

@@ -76,7 +76,9 @@ class Troublemaker:
                 undo()
             case what:
                 told = {
-                    name: value for name, value in asdict(fault).items() if name not in ("role", "what", "at", "when", "wait")
+                    name: value
+                    for name, value in asdict(fault).items()
+                    if name not in ("role", "what", "at", "when", "wait")
                 }
                 self._injector.apply(ClusterFault(at=0.0, what=what, **told))
                 await asyncio.sleep(fault.seconds + AFTER_SECONDS)
