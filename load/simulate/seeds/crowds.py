@@ -46,8 +46,8 @@ def drained_unheard(cast: Crowd, at: float) -> list[SeedFault]:
     late = SeedFault(at, "delay", "", less - at + cast.soon(2.0, 4.0), 0.5)
     outage = SeedFault(less, "outage", "", cast.soon(0.2, 2.0), when="draining")
     dies = SeedFault(less, "kill", "planner-0", cast.soon(0.05, 0.5), when="draining")
-    deaf = SeedFault(less, "part", "planner-0", cast.soon(4.6, 5.5), when="draining")
-    return [*cast.up_and_down(at, less), late, cast.chance.choice((outage, outage, deaf, deaf, dies))]
+    deaf = SeedFault(less, "part", "planner-0", cast.soon(4.6, 5.4), when="draining")
+    return [*cast.up_and_down(at, less), late, cast.chance.choice((deaf, deaf, deaf, outage, dies))]
 
 
 def callers_gone(cast: Crowd, at: float) -> list[SeedFault]:
@@ -82,8 +82,7 @@ def outages(cast: Crowd, at: float) -> list[SeedFault]:
 
 
 CROWD_STORIES: Sequence[Callable[[Crowd, float], list[SeedFault]]] = (
-    *[drained_unheard, callers_gone] * 3,
-    *[office_changes] * 2,
+    *[drained_unheard, callers_gone, office_changes] * 3,
     *(outages, kv_cut_off, router_asleep, up_and_down),
 )
 

@@ -61,7 +61,8 @@ class SeedFault(msgspec.Struct, frozen=True):
     def describe(self) -> str:
         """Say in words when the fault begins, what it does, and to whom."""
         whoever = f"as soon as somebody is {self.when}" if self.when else ""
-        details = [f"of {self.who}" if self.who else "", whoever, f"and {self.other}" if self.other else ""]
+        details = [f"of {self.who}" if self.who else "", whoever, f"{self.wait:.2f} s later" if self.wait else ""]
+        details += [f"and {self.other}" if self.other else ""]
         details += [f"to {self.role}"] if self.what == "role" else []
         details += [f"for {self.seconds:.2f} s" if self.seconds else "", f"x {self.amount:g}" if self.amount else ""]
         return f"{self.at:6.2f} s {self.what} {' '.join(part for part in details if part)}"
