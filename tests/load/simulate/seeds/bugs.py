@@ -75,9 +75,9 @@ BUGS = [
     Bug(
         "move-forgotten",
         "A move that the router hears before the answer of the worker that gave the request away is forgotten.",
-        "services/router/fleet.py",
-        "None if previous is None else previous.leave(id)",
-        "None if previous is None else previous.release(id)",
+        "services/router/instances.py",
+        "        if not self.learned:\n            self._given.add(request_id)\n",
+        "",
         "a975a64b",
     ),
     Bug(

@@ -1,5 +1,6 @@
 """Crowds are drawn apart from all else, and their operator asks for what a model may have."""
 
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -44,7 +45,7 @@ def test_a_crowd_comes_without_a_pause() -> None:
         times = [ask.ask.at for ask in crowd_asks(Random(seed), ["m", "n"])]
         assert times == sorted(times)
         assert times[-1] > 0.9 * LOAD_SECONDS
-        assert max(after - before for before, after in zip(times, times[1:], strict=False)) < 0.4
+        assert max(after - before for before, after in pairwise(times)) < 0.4
 
 
 @pytest.mark.parametrize("name", OWN)
