@@ -51,7 +51,7 @@ def random_ask(chance: Random, index: int, at: float, model: str, longest: int, 
 
 
 def crowd_asks(chance: Random, models: Sequence[str]) -> list[SeedAsk]:
-    """Requests one after the other for as long as a story lasts, of which most want few tokens."""
+    """Requests one after the other, for about as long as a story lasts."""
     common = chance.choices(range(VOCABULARY), k=200)
     pause, longest = chance.choice((0.08, 0.12, 0.2)), chance.choice((40, 200, 600))
     asks: list[SeedAsk] = []

@@ -1,4 +1,4 @@
-"""Crowded systems: short answers are asked for without a pause, and what goes wrong meets some of them under way.
+"""Crowded systems: requests come without a pause, and what goes wrong meets many of them under way.
 
 In other systems requests come in bursts, most of which are over when a drain, a new router or an outage comes. Crowds
 are drawn from a source of chance of their own: the seeds that have none stay what they are.
@@ -67,10 +67,10 @@ def office_changes(cast: Crowd, at: float) -> list[SeedFault]:
     # Who sleeps may miss what it would have counted: it excuses too much to be mixed with the others.
     what: SeedFaultKind = cast.chance.choice(("stop", "stop", "freeze"))
     changes = list[SeedFault]()
-    for number in range(6):
+    for number in range(4):
         seconds = cast.soon(1.1, 2.2) if what == "freeze" else cast.soon(0.05, 0.3)
         who, wait = cast.chance.choice(cast.routers), cast.soon(0.0, 0.3)
-        changes.append(SeedFault(at + number, what, who, seconds, when="moving KV", wait=wait))
+        changes.append(SeedFault(at + 1.5 * number, what, who, seconds, when="moving KV", wait=wait))
     return [*cast.up_and_down(at, at + cast.soon(1.5, 3.5)), late, *changes]
 
 

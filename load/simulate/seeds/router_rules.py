@@ -9,6 +9,9 @@ from livescale.load.simulate.seeds.system import SeedSystem
 # Faults by which nobody misses that a request has ended.
 LOSES_NO_END = ("outage", "delay", "repeat", "noise", "cut-link", "slow-disk")
 COUNTED_SECONDS = 1.5  # shorter than a router waits before it gives up what an idle worker does not tell of
+GONE_SECONDS = (
+    1.0  # longer than late messages take, one after the other, to tell where a request went and that it ended
+)
 
 
 def hears_all(system: SeedSystem) -> bool:
@@ -34,7 +37,7 @@ def counts_what_is_there(system: SeedSystem, history: History) -> Iterator[str]:
     while others keep that worker busy."""
     if hears_all(system):
         for (router, request), seconds in history.gone_for.items():
-            if seconds > COUNTED_SECONDS:
+            if seconds > GONE_SECONDS:
                 yield f"{router} counted {request} for {seconds:.2f} s, which no worker had any more"
 
 
