@@ -97,7 +97,7 @@ BUGS = [
         "if sent != await _digest(data):",
         "if False:",
         "bf0dce88",
-        found_by=500293,
+        found_by=500410,
     ),
     Bug(
         "drained-refuses",
@@ -207,7 +207,7 @@ BUGS = [
         "services/gateway/progress.py",
         "known = self.received - row.index",
         "known = max(self.received - row.index - 1, 0)",
-        found_by=500000,
+        found_by=500004,
     ),
     Bug(
         "live-one-layer-early",
