@@ -155,7 +155,7 @@ class Leases:
         Who asks once more, and was not heard since, missed the answer: it has the same epoch.
 
         Raises Refusal 409 where the id is in use by another service, alive on another machine, or alive in a process
-        that has replaced this one: two of one id would else replace each other for ever.
+        that has replaced this one and was heard: two of one id would else replace each other for ever.
         """
         effects, replaced = [], frozenset[int]()
         known = self._leases.get(join.id)
@@ -175,7 +175,8 @@ class Leases:
         holder = lease.member
         if holder.service != join.service:
             raise Refusal(409, f"id {join.id!r} belongs to a {holder.service}: choose another with --id")
-        if join.pid in lease.replaced and holder.lease == "alive":
+        # A holder that was never heard may be gone: its request to join was late, and came after its successor's.
+        if join.pid in lease.replaced and holder.lease == "alive" and lease.used:
             raise Refusal(409, f"id {join.id!r} is now that of pid {holder.pid}: choose another with --id", 1000)
         if holder.host != join.host and holder.lease == "alive":
             raise Refusal(

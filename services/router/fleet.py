@@ -186,7 +186,7 @@ class ServingFleet:
         """Note that requests left a worker, and free what was counted for them."""
         for request_id in ended.request_ids:
             instance = self._instances.get(ended.worker)
-            if instance is None or instance.release(request_id) is None:
+            if instance is None or instance.end(request_id) is None:
                 self._end_moved(request_id, ended.worker)
 
     def _end_moved(self, request_id: str, worker: str) -> None:
@@ -216,6 +216,8 @@ class ServingFleet:
         instance = self._instances.get(worker)
         if instance is None:
             return _tell_lost(request_id, admission, f"{worker} took it over and is gone")
+        if instance.has_ended(request_id):
+            return []
         admission.confirm()  # the answer of the worker that gave it away may still be on its way
         admission.at, admission.decode = now, None
         instance.take(request_id, admission)

@@ -12,6 +12,7 @@ UNMEASURED_TOKENS = 512  # the limit while the instance has not measured its spe
 # A live instance gets twice as much, as its helper takes requests from its queue; more would be late. BlitzScale's
 # authors allow four batches of 4,096 tokens at first and two later, which an 8B model prefills in 0.7 to 1.4 s.
 LIVE_AHEAD_SECONDS = 1.0
+MOST_ENDED = 512  # requests that are remembered, as many as workers remember
 
 
 class InstanceView:
@@ -46,6 +47,7 @@ class InstanceView:
         self.open_since: float | None = None  # when it was first seen to take requests
         self.was_live = False  # so other workers may have taken requests over from it
         self._given: set[str] = set()  # requests that others took before this instance had said what it runs
+        self._ended: dict[str, None] = {}  # likewise, and those that ended before it was heard that they are here
         self._load: EngineLoad | None = None
         self._own_blocks = 0
         self._other_requests = 0
@@ -104,7 +106,8 @@ class InstanceView:
         """Take over requests that an earlier router admitted."""
         self.learned = True
         for one in running:
-            if one.request_id not in self.admitted and one.request_id not in self._given:
+            is_gone = one.request_id in self._given or self.has_ended(one.request_id)
+            if one.request_id not in self.admitted and not is_gone:
                 adopted = AdmittedRequest(one.gateway, None, self._blocks(one.tokens), now, AdmissionState.RUNNING)
                 self.take(one.request_id, adopted)
 
@@ -130,6 +133,20 @@ class InstanceView:
         if not self.learned:
             self._given.add(request_id)
         return self.release(request_id)
+
+    def end(self, request_id: str) -> AdmittedRequest | None:
+        """Note that the request has ended here. Returns what was kept for it; None where it is not known here. That it
+        came here, or is here, may still be heard; it is then not counted."""
+        admission = self.release(request_id)
+        if admission is None or not self.learned:
+            self._ended[request_id] = None
+            if len(self._ended) > MOST_ENDED:
+                del self._ended[next(iter(self._ended))]
+        return admission
+
+    def has_ended(self, request_id: str) -> bool:
+        """Whether the request ended here before it was heard that it is here."""
+        return request_id in self._ended
 
     def promise(self, request_id: str, decode: str) -> None:
         """Note that a request that is here is on its way to the worker `decode`, and will take as much there."""

@@ -109,6 +109,7 @@ def test_a_process_that_was_replaced_does_not_take_its_id_back() -> None:
     leases = Leases(TIMES)
     for pid in (1, 2, 3):
         holder, _ = leases.join(join("w", pid=pid), 0.0)
+    assert leases.beat("worker", "w", holder.epoch, 0.1) == []
     for pid in (1, 2):
         with pytest.raises(Refusal, match="is now that of pid 3: choose another with --id") as refused:
             leases.join(join("w", pid=pid), 0.1)
@@ -119,6 +120,17 @@ def test_a_process_that_was_replaced_does_not_take_its_id_back() -> None:
     tick(leases, 0.3, 2.0)
     member, _ = leases.join(join("w", pid=1), 2.1)
     assert member.pid == 1
+
+
+def test_a_process_whose_predecessor_asked_to_join_late_takes_its_id_back() -> None:
+    leases = Leases(TIMES)
+    second, _ = leases.join(join("w", pid=2), 0.0)
+    assert leases.beat("worker", "w", second.epoch, 0.1) == []
+    leases.join(join("w", pid=1), 0.2)  # it ended before it heard the answer
+    assert [type(one) for one in leases.beat("worker", "w", second.epoch, 0.3)] == [SpokeStale]
+    again, _ = leases.join(join("w", pid=2), 0.4)
+    assert (again.pid, again.epoch > second.epoch) == (2, True)
+    assert leases.beat("worker", "w", again.epoch, 0.5) == []
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,14 @@ def test_what_was_taken_over_counts_and_leaves_like_any_other() -> None:
     assert made.cancel("r-2") == [StopWork("a", "r-2", "cancelled")]
 
 
+def test_what_ended_before_the_answer_that_still_has_it_is_not_taken_over() -> None:
+    made = policy()
+    made.on_report(report("a"), NOW)
+    made.on_ended(RequestsEnded(worker="a", request_ids=["r-1"]))
+    made.learned("a", running("r-1", "r-2"), NOW)
+    assert [made.runs_at(id) for id in ("r-1", "r-2")] == [None, "a"]
+
+
 def test_what_was_taken_over_is_lost_with_its_worker_and_stopped_with_its_gateway() -> None:
     made = policy()
     made.on_report(report("a"), NOW)

@@ -222,6 +222,15 @@ def test_a_new_router_that_hears_of_a_move_before_the_answer_of_who_gave_away_is
     assert places(made, "r0", "r1") == [None, "t"]
 
 
+def test_a_new_router_that_hears_of_an_end_before_the_move_to_who_ended_it_counts_it_nowhere() -> None:
+    made = policy(report("p"), report("d"))
+    made.learned("p", [Running(request_id=id, gateway="gateway-0", tokens=9) for id in ("r0", "r1")], NOW)
+    made.learned("d", [], NOW)
+    made.on_ended(RequestsEnded(worker="d", request_ids=["r0"]))
+    assert made.on_moved(RequestsMoved(worker="d", previous="p", request_ids=["r0", "r1"]), NOW) == []
+    assert places(made, "r0", "r1") == [None, "d"]
+
+
 def test_when_there_will_be_room_is_known_of_a_live_instance_as_of_one_that_loads() -> None:
 
     made = WorkerCapacity(1000)

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from livescale.load.simulate.client import fetch
 from livescale.load.simulate.cluster import VirtualCluster
+from livescale.load.simulate.seeds.asks import SeedAsk
 from livescale.load.simulate.seeds.history import GATEWAY, AskOutcome
-from livescale.load.simulate.seeds.system import SeedAsk
 
 LOOK_SECONDS = 0.1
 AGAIN = 1_000  # what the number of a request grows by where it is sent again

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from livescale.load.simulate.faults import MESSAGE_KINDS
+from livescale.load.simulate.seeds.asks import SeedAsk
 from livescale.load.simulate.seeds.history import AskOutcome, History, SeedFault
 from livescale.load.simulate.seeds.random_models import VOCABULARY
-from livescale.load.simulate.seeds.system import SeedAsk, SeedSystem
+from livescale.load.simulate.seeds.system import SeedSystem
 from livescale.services.worker.engine.modelled_steps import choose_token, first_state, follow
 from livescale.services.worker.scheduling.batch import TokenSampling
 from livescale.shared.bus.codec import decode
@@ -16,6 +17,7 @@ from livescale.shared.messages.requests import Sampling, TokenFrame
 from livescale.shared.messages.scaling import Decision, ScaleRecord
 from livescale.shared.subjects import DECISION, LEASE, PLAN, TOKENS
 
+MUTE = ("part", "outage", "lose")  # faults by which messages are lost
 FATAL = ("kill", "stop", "freeze", "part")  # faults after which a process may be declared dead
 HARMLESS = ("scale", "role", "slow-disk")  # faults by which nothing may be lost
 EVERYBODY = ("stall", "outage", "noise", *MESSAGE_KINDS)  # faults that strike all

@@ -14,7 +14,10 @@ from livescale.load.simulate.faults import FaultKind
 from livescale.shared.messages.membership import Role
 
 SeedFaultKind = Literal[FaultKind, "stop", "stall", "outage", "noise", "scale", "role"]
-Moment = Literal["", "loading", "live", "draining", "handing over", "moving KV", "sending", "queueing", "reading"]
+Moment = Literal[
+    *("", "loading", "live", "draining", "emptying", "taking over"),
+    *("handing over", "moving KV", "sending", "queueing", "reading"),
+]
 GATEWAY = "gateway-0"
 FAULT_SECONDS = 10.0  # in which faults begin
 OFTEN = ("registry-", "router-", "planner-", "host-")  # services whose processes are struck twice as often as others
@@ -32,7 +35,8 @@ class SeedFault(msgspec.Struct, frozen=True):
     - noise: links damage the share `amount` of the messages that they carry.
     - scale, role: an operator wants `amount` instances of the model `who`, or another `role` of a worker.
 
-    With `when` it strikes as soon after `at` as a process does that, and that process where `who` is nobody.
+    With `when` it strikes as soon after `at` as a process does that, and that process where `who` is nobody; `wait`
+    seconds later where it is to meet not the beginning.
     """
 
     at: float
@@ -43,6 +47,7 @@ class SeedFault(msgspec.Struct, frozen=True):
     other: str = ""
     role: Role = "colocated"
     when: Moment = ""
+    wait: float = 0.0
 
     @property
     def ends(self) -> float:
@@ -56,7 +61,8 @@ class SeedFault(msgspec.Struct, frozen=True):
     def describe(self) -> str:
         """Say in words when the fault begins, what it does, and to whom."""
         whoever = f"as soon as somebody is {self.when}" if self.when else ""
-        details = [f"of {self.who}" if self.who else "", whoever, f"and {self.other}" if self.other else ""]
+        details = [f"of {self.who}" if self.who else "", whoever, f"{self.wait:.2f} s later" if self.wait else ""]
+        details += [f"and {self.other}" if self.other else ""]
         details += [f"to {self.role}"] if self.what == "role" else []
         details += [f"for {self.seconds:.2f} s" if self.seconds else "", f"x {self.amount:g}" if self.amount else ""]
         return f"{self.at:6.2f} s {self.what} {' '.join(part for part in details if part)}"
@@ -199,7 +205,9 @@ class History:
     `rested_at` when nothing was left to do; None where that did not come, and `amiss` says what was left. `copied_at`:
     by model, when a whole copy was seen in memory after `calm_at`. `crashes`: processes that ended by themselves.
     `counted_for`: the longest that a router has counted requests, once all was calm and every client had its answer.
-    `twice_for`: the longest that a router has counted a request at two workers. `awaited`: by worker and by whom it
+    `twice_for`: the longest that a router has counted a request at two workers. `gone_for`: by router and request, for
+    how long at most it has counted one that no worker has. `usurped`: what routers gave out after they had been
+    declared dead. `awaited`: by worker and by whom it
     waited for although that one was dead, for how long at most. `told`: by registry and by what it waited for although
     it had been told of it, likewise. `loads`: the LOADs that were sent, by worker, its epoch and the plan; `strays`:
     loads of workers that had been told so in an earlier life.
@@ -216,6 +224,8 @@ class History:
     sizes: dict[str, int] = field(default_factory=dict)
     counted_for: float = 0.0
     twice_for: float = 0.0
+    gone_for: dict[tuple[str, str], float] = field(default_factory=dict)
+    usurped: list[str] = field(default_factory=list)
     awaited: dict[tuple[str, str], float] = field(default_factory=dict)
     told: dict[tuple[str, str], float] = field(default_factory=dict)
     loads: set[tuple[str, int, str]] = field(default_factory=set)

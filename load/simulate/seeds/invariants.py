@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from livescale.load.simulate.seeds.asks import PATIENCE_SECONDS
 from livescale.load.simulate.seeds.busy_links import BusyLink, path_finder
 from livescale.load.simulate.seeds.evidence import (
+    MUTE,
     answered,
-    begins_anew,
     failed_scales,
     leases,
     may_kill_workers,
@@ -20,7 +21,8 @@ from livescale.load.simulate.seeds.evidence import (
     was_struck,
 )
 from livescale.load.simulate.seeds.history import GATEWAY, History, LaidOut
-from livescale.load.simulate.seeds.system import PATIENCE_SECONDS, SeedSystem
+from livescale.load.simulate.seeds.router_rules import acts_in_office, counts_once, counts_right, counts_what_is_there
+from livescale.load.simulate.seeds.system import SeedSystem
 from livescale.services.registry.copies import READ_TIMEOUT_SECONDS
 from livescale.services.worker.engine.modelled import MOST_LATE_SECONDS
 from livescale.shared.bus.codec import decode
@@ -31,10 +33,6 @@ from livescale.shared.topology.paths import Resource
 
 REST_SECONDS = 120.0  # from the last fault on
 COPY_SECONDS = 5.0  # beside what a disk takes to read
-MUTE = ("part", "outage", "lose")  # faults by which messages are lost
-# Faults by which nobody misses that a request has ended.
-LOSES_NO_END = ("outage", "delay", "repeat", "noise", "cut-link", "slow-disk")
-COUNTED_SECONDS = 1.5  # shorter than a router waits before it gives up what an idle worker does not tell of
 AWAITED_SECONDS = 1.0  # longer than the word of a death takes, and than what ends then
 LATE = ("part", "outage", "stall", "lose", "delay", "repeat")  # faults by which messages are lost or late
 REFUSED_DRAIN = "did not drain: "  # in the outcome of a scale
@@ -204,21 +202,6 @@ def kv_owned_once(system: SeedSystem, history: History) -> Iterator[str]:
     yield from history.troubles
 
 
-def counts_right(system: SeedSystem, history: History) -> Iterator[str]:
-    """A router hears soon which requests have ended, also when the bus is back; only lost messages, and processes
-    that are away, may have it wait."""
-    hears_all = all(fault.is_command or fault.what in LOSES_NO_END or begins_anew(fault) for fault in system.faults)
-    if hears_all and history.counted_for > COUNTED_SECONDS:
-        yield f"a router counted requests for {history.counted_for:.2f} s that had all ended"
-
-
-def counts_once(system: SeedSystem, history: History) -> Iterator[str]:
-    """A router counts a request where it is, and nowhere else: it would keep a place free for nobody."""
-    hears_all = all(fault.is_command or fault.what in LOSES_NO_END or begins_anew(fault) for fault in system.faults)
-    if hears_all and history.twice_for > COUNTED_SECONDS:
-        yield f"a router counted a request at two workers for {history.twice_for:.2f} s"
-
-
 def waits_for_the_living(system: SeedSystem, history: History) -> Iterator[str]:
     """Nobody waits for what a dead worker was to send, once it can have heard that it is dead."""
     if any(fault.what in MUTE for fault in system.faults):
@@ -283,6 +266,8 @@ RULES: dict[str, Rule] = {
     "KV owned once": kv_owned_once,
     "counts right": counts_right,
     "counts once": counts_once,
+    "counts what is there": counts_what_is_there,
+    "acts in office": acts_in_office,
     "waits for the living": waits_for_the_living,
     "hears what is read": hears_what_is_read,
     "loads for itself": loads_for_itself,

@@ -4,7 +4,13 @@ import asyncio
 from collections.abc import Iterable
 
 from livescale.load.simulate.seeds.clients import Clients
-from livescale.load.simulate.seeds.looks import counted_twice, loads_of_others, waits_for_dead, waits_for_told
+from livescale.load.simulate.seeds.looks import (
+    counted_for_nobody,
+    counted_twice,
+    loads_of_others,
+    waits_for_dead,
+    waits_for_told,
+)
 from livescale.load.simulate.seeds.policy_checks import policy_troubles
 from livescale.load.simulate.seeds.reports import LastReports
 from livescale.load.simulate.seeds.watched import WatchedCluster
@@ -37,6 +43,7 @@ class Lookout:
         self.history = cluster.seen
         self._right_at = self._once_at = 0.0
         self._awaited, self._told = Lasting(self.history.awaited), Lasting(self.history.told)
+        self._gone = Lasting(self.history.gone_for)
 
     async def run(self) -> None:
         """Look every `POLICY_LOOK_SECONDS` until cancelled, and note what is amiss in the history."""
@@ -46,6 +53,7 @@ class Lookout:
             now, history, cluster = machine_time(), self.history, self._cluster
             self._awaited.note(waits_for_dead(cluster), now)
             self._told.note(waits_for_told(cluster), now)
+            self._gone.note(counted_for_nobody(cluster), now)
             troubles, strays = history.troubles, history.strays
             troubles += [found for found in policy_troubles(cluster) if found not in troubles]
             strays += [found for found in loads_of_others(cluster, history.loads) if found not in strays]

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Set
 
 from livescale.load.simulate.cluster import VirtualCluster
 from livescale.services.registry.actor import Registry
+from livescale.services.router.instances import InstanceView
 from livescale.services.router.main import Router
 from livescale.services.worker.actor import Worker
 from livescale.services.worker.deployment import Deployment
@@ -48,12 +49,33 @@ def loads_of_others(cluster: VirtualCluster, told: Set[tuple[str, int, str]]) ->
                 yield f"{id} loads for {held.plan_id}, which was not meant for its life of epoch {epoch}"
 
 
+def fleets(cluster: VirtualCluster) -> Iterator[tuple[str, Collection[InstanceView]]]:
+    """Yield each router in office, and the instances that it knows."""
+    for id, process in cluster.processes.items():
+        if isinstance(process.actor, Router) and process.actor.office:
+            yield id, process.actor.office.policy._fleet._instances.values()
+
+
 def counted_twice(cluster: VirtualCluster) -> bool:
     """Whether a router counts a request at two workers."""
-    policies = (
-        one.actor.office.policy
-        for one in cluster.processes.values()
-        if isinstance(one.actor, Router) and one.actor.office
-    )
-    counts = (Counter(id for one in policy._fleet._instances.values() for id in one.admitted) for policy in policies)
+    counts = (Counter(id for one in fleet for id in one.admitted) for _, fleet in fleets(cluster))
     return any(most > 1 for count in counts for _, most in count.most_common(1))
+
+
+def counted_for_nobody(cluster: VirtualCluster) -> Iterator[tuple[str, str]]:
+    """Yield each router that counts a request which a worker took, and no worker has any more, and that request. While
+    the bus is down no router can hear so."""
+    if not cluster.broker.connected:
+        return
+    workers = [one.actor for one in cluster.processes.values() if isinstance(one.actor, Worker)]
+    schedulers = [worker._serving.scheduler for worker in workers if worker._serving.scheduler is not None]
+    for router, fleet in fleets(cluster):
+        taken = (id for one in fleet for id, admission in one.admitted.items() if admission.confirmed)
+        yield from ((router, id) for id in taken if not any(id in one for one in schedulers))
+
+
+def is_dead(cluster: VirtualCluster, id: str) -> bool:
+    """Whether a registry has declared this process dead, and not taken it in again."""
+    registries = (one.actor for one in cluster.processes.values() if isinstance(one.actor, Registry))
+    members = (member for registry in registries for member in registry._leases.members())
+    return any(member.id == id and member.lease == "dead" for member in members)

@@ -10,7 +10,8 @@ from livescale.services.worker.actor import Worker
 
 def processes_that_are(when: Moment, cluster: VirtualCluster) -> list[str]:
     """The workers that run and are in this state; of those that send parameters hosts, too, and hosts that read. Where
-    requests wait it is the router in office that does."""
+    requests wait it is the router in office that does.
+    A worker that is emptying drains, and its requests move away, to workers that are taking over."""
     if when == "queueing":
         offices = {id: one.actor.office for id, one in cluster.processes.items() if isinstance(one.actor, Router)}
         return [id for id, office in offices.items() if office is not None and any(office.policy.depths().values())]
@@ -29,6 +30,13 @@ def processes_that_are(when: Moment, cluster: VirtualCluster) -> list[str]:
     if when == "moving KV":
         pairs = [(one.asked.prefill.id, id) for id, each in deployments.items() for one in coming_kv(each)]
         return sorted({id for pair in pairs for id in pair} & deployments.keys())
+    if when == "emptying":
+        draining = {id: one for id, one in deployments.items() if one.lifecycle.state == "draining"}
+        return [id for id, one in draining.items() if len(one.disaggregation.prefill)]
+    if when == "taking over":
+        takers = {id: {one.asked.prefill.id for one in coming_kv(each)} for id, each in deployments.items()}
+        leaving = {id for id, one in deployments.items() if one.lifecycle.state == "draining"}
+        return [id for id, givers in takers.items() if givers & leaving]
     if when != "handing over":
         return [id for id, deployment in deployments.items() if deployment.lifecycle.state == when]
     coming = [hand_off for one in deployments.values() for hand_off in one.source._receiving.values()]

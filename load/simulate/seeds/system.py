@@ -6,30 +6,16 @@ from random import Random
 import msgspec
 from msgspec.structs import replace
 
-from livescale.load.records import Ask
 from livescale.load.simulate.cluster_settings import VirtualClusterSettings
+from livescale.load.simulate.seeds.asks import SeedAsk, crowd_asks, random_asks
+from livescale.load.simulate.seeds.crowds import Crowd, crowd_faults, has_crowd
 from livescale.load.simulate.seeds.history import SeedFault, random_faults
 from livescale.load.simulate.seeds.random_cluster import random_settings, random_topology
-from livescale.load.simulate.seeds.random_models import VOCABULARY, random_config, random_models
+from livescale.load.simulate.seeds.random_models import random_config, random_models
 from livescale.load.simulate.seeds.stories import Cast, random_story, up_and_down
 from livescale.shared.messages.model_spec import ModelSpec
 
-PATIENCE_SECONDS = 300.0  # of most clients, who wait longer than any system may take to recover
-LOAD_SECONDS = 6.0  # in which requests are sent
 FEW_FAULTS = 2  # beside a story
-
-
-class SeedAsk(msgspec.Struct, frozen=True):
-    """A request for `model`. Its first `shared` prompt tokens are those of others, too.
-
-    Its client waits for `patience` seconds, and leaves after `leaves` seconds, None being never.
-    """
-
-    model: str
-    ask: Ask
-    shared: int = 0
-    patience: float = PATIENCE_SECONDS
-    leaves: float | None = None
 
 
 class SeedSystem(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,13 +60,19 @@ def random_system(seed: int) -> SeedSystem:
     busy_at = [0.0] if early else [ask.ask.at for ask in asks]
     models = [spec.name for spec in specs]
     faults = random_faults(chance, processes, models, busy_at)
+    cluster = replace(random_settings(chance, seed, topology, configs), routers=routers)
+    if has_crowd(seed):
+        crowd = Crowd(Random(f"crowd of {seed}"), processes, specs)
+        asks, faults = crowd_asks(crowd.chance, models), crowd_faults(crowd)
+    else:
+        faults = with_story(seed, Cast(Random(f"story {seed}"), processes, models), faults, busy_at)
     return SeedSystem(
         seed=seed,
-        cluster=replace(random_settings(chance, seed, topology, configs), routers=routers),
+        cluster=cluster,
         specs=specs,
         asks=asks,
         early=early,
-        faults=with_story(seed, Cast(Random(f"story {seed}"), processes, models), faults, busy_at),
+        faults=faults,
     )
 
 
@@ -93,31 +85,6 @@ def with_story(seed: int, cast: Cast, faults: list[SeedFault], busy_at: Sequence
         return faults + up_and_down(cast, at)
     # What may excuse a failure hides it, too: every other story is told alone.
     return faults[: cast.chance.choice((0, FEW_FAULTS))] + random_story(cast, at)
-
-
-def random_asks(chance: Random, models: Sequence[str]) -> list[SeedAsk]:
-    """Requests in bursts: of each burst many are under way at once."""
-    common = chance.choices(range(VOCABULARY), k=200)
-    asks: list[SeedAsk] = []
-    for _ in range(chance.randint(1, 4)):
-        begins, model = chance.uniform(0.0, LOAD_SECONDS), chance.choice(models)
-        longest = chance.choice((40, 200, 600))
-        for _ in range(chance.choice((1, 4, 8, 16, 24))):
-            begins += chance.uniform(0.0, 0.1)
-            asks.append(random_ask(chance, len(asks), begins, model, longest, common))
-    return asks
-
-
-def random_ask(chance: Random, index: int, at: float, model: str, longest: int, common: list[int]) -> SeedAsk:
-    own = chance.choices(range(VOCABULARY), k=chance.randint(4, longest))
-    shared = chance.choice((0, 0, 64, 200))
-    ask = Ask(index, at, common[:shared] + own, chance.choice((1, 2, 8, 30, 60, 120)), 0.8 * (index % 2), index)
-    kind = chance.random()
-    if kind < 0.04:
-        return SeedAsk(model, ask, shared, patience=chance.uniform(0.2, 4.0))
-    if kind < 0.08:
-        return SeedAsk(model, ask, shared, leaves=chance.uniform(0.1, 2.0))
-    return SeedAsk(model, ask, shared)
 
 
 def kept(system: SeedSystem, asks: Sequence[int], faults: Sequence[int]) -> SeedSystem:

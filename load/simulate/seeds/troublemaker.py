@@ -59,6 +59,8 @@ class Troublemaker:
             who = await self._aim(fault)
             if who is None:
                 return
+            if fault.wait:
+                await asyncio.sleep(fault.wait)
             fault = replace(fault, who=who, at=machine_time() - self._began)
         self.struck.append(fault)
         match fault.what:
@@ -74,7 +76,9 @@ class Troublemaker:
                 undo()
             case what:
                 told = {
-                    name: value for name, value in asdict(fault).items() if name not in ("role", "what", "at", "when")
+                    name: value
+                    for name, value in asdict(fault).items()
+                    if name not in ("role", "what", "at", "when", "wait")
                 }
                 self._injector.apply(ClusterFault(at=0.0, what=what, **told))
                 await asyncio.sleep(fault.seconds + AFTER_SECONDS)

@@ -28,7 +28,7 @@ from livescale.shared.messages.disaggregation import ReleaseKv, Reserve, Reserve
 from livescale.shared.messages.parameters import Manifest
 
 OFFER_SECONDS = 0.003  # from the last piece of a prompt until its first token is chosen and the request is offered
-MOST_TAKEN = 1024  # transfers that are remembered, for those who ask again
+MOST_REMEMBERED = 1024  # transfers that are over, for those who ask again or late
 
 log = structlog.get_logger()
 
@@ -43,6 +43,7 @@ class DecodeSide:
         self._incoming: dict[str, IncomingKv] = {}
         self._receiving: dict[str, asyncio.Task[None]] = {}
         self._taken: OrderedDict[str, None] = OrderedDict()
+        self._released: OrderedDict[str, None] = OrderedDict()  # what was given up, perhaps before it was asked for
         self._laying: asyncio.Task[None] | None = None
         self._laying_bytes = 0  # of the copy that the engine was asked for
         context.serving.is_joined_soon = self._is_joined_soon
@@ -54,6 +55,8 @@ class DecodeSide:
     async def reserve(self, command: Reserve, context: Context) -> Reserved:
         """Answer RESERVE: keep KV blocks for a request. Raises Refusal 409 or 429 where this worker does not."""
         name = reservation_name(command.prefill.id, command.ticket, command.request.request_id)
+        if name in self._released or name in self._taken:
+            raise Refusal(409, f"the transfer of {command.request.request_id} is over: this comes late, or again")
         one = self._incoming.get(name)
         if one is not None and one.asked.secret != command.secret:
             self._drop(one, f"{command.prefill.id} was started again")
@@ -120,9 +123,7 @@ class DecodeSide:
     def _go_on(self, name: str, one: IncomingKv, command: TakeOver) -> None:
         sequence = one.scheduler.take_over(name, command)
         del self._incoming[name]
-        self._taken[name] = None
-        if len(self._taken) > MOST_TAKEN:
-            self._taken.popitem(last=False)
+        _remember(name, self._taken)
         log.info("request_taken_over", request=command.request_id, of=command.prefill, tokens=len(sequence.tokens))
         request = sequence.as_request()
         now, layers = self._worker.clock.now(), one.layers
@@ -136,6 +137,7 @@ class DecodeSide:
             raise Refusal(409, f"request {command.request_id} was taken over")
         if name in self._taken:
             self._serving.cancel(command.request_id)
+        _remember(name, self._released)
         one = self._incoming.get(name)
         if one is not None:
             self._drop(one, command.reason)
@@ -146,8 +148,9 @@ class DecodeSide:
         for one in list(self._incoming.values()):
             if one.asked.prefill.id == worker:
                 self._drop(one, f"{worker} is dead")
-        for name in [name for name in self._taken if name.startswith(f"{worker}/")]:
-            del self._taken[name]
+        for over in (self._taken, self._released):
+            for name in [name for name in over if name.startswith(f"{worker}/")]:
+                del over[name]
 
     async def end(self, reason: str) -> None:
         """Keep nothing any more. Once this returns, nothing writes into the KV cache."""
@@ -265,3 +268,10 @@ class DecodeSide:
     def _reserved_blocks(self) -> float:
         scheduler = self._serving.scheduler
         return 0.0 if scheduler is None else scheduler.reservations.blocks
+
+
+def _remember(name: str, over: OrderedDict[str, None]) -> None:
+    """Note that a transfer is over, and forget the oldest where these are too many."""
+    over[name] = None
+    if len(over) > MOST_REMEMBERED:
+        over.popitem(last=False)

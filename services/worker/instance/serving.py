@@ -242,8 +242,9 @@ class ServingLoop:
             async with asyncio.timeout(None if deadline is None else max(0.0, deadline - self._clock.wall())):
                 await self._work.wait()
         except TimeoutError:
-            if scheduler is not None and scheduler is self.scheduler:
-                self.publish(scheduler.expire(self._clock.wall()))
+            if scheduler is not None and scheduler is self.scheduler and deadline is not None:
+                # A timer may be due by a rounding earlier than the wall clock shows: under virtual time, for ever.
+                self.publish(scheduler.expire(max(deadline, self._clock.wall())))
                 self.changes.tell()
 
     async def _step(self, scheduler: Scheduler, batch: Batch) -> None:

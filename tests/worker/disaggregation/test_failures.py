@@ -3,9 +3,13 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from livescale.services.worker.disaggregation.prefill import LATE_SECONDS
 from livescale.services.worker.disaggregation.wire import DATA, HEADER
+from livescale.shared.bus.calls import NO_CONTEXT
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.disaggregation import ReleaseKv
 from tests.worker.disaggregation.pairs import (
     COMPUTING,
     ask,
@@ -226,3 +230,25 @@ def test_a_reservation_that_gave_way_is_asked_for_again_once_the_request_is_read
         assert failed(pool, "broken") == 1
 
     with_pair(act, kind=kind)
+
+
+@pytest.mark.parametrize("ends", ["released", "taken"])
+def test_blocks_that_are_asked_for_after_the_transfer_is_over_are_not_kept(ends: str) -> None:
+    async def act(pool: WorkerPool) -> None:
+        slow_link(pool, 0.05)
+        await ask(pool)
+        await pool.until(lambda: reserved(pool) == 1)
+        side = pool.members["d"].worker._deployment.disaggregation.decode
+        [asked] = [one.asked for one in side._incoming.values()]
+        if ends == "released":  # which another one is, before it was asked for: a message may overtake another
+            asked = replace(asked, ticket=asked.ticket + 1)
+            over = ReleaseKv(prefill="p", ticket=asked.ticket, request_id=asked.request.request_id, reason="it ended")
+            await side.release(over, NO_CONTEXT)
+        await pool.until(lambda: taken(pool) == 1)
+        with pytest.raises(Refusal, match="is over") as refused:
+            await side.reserve(asked, NO_CONTEXT)
+        assert refused.value.code == 409
+        assert reserved(pool) == 0
+        await pool.until(lambda: pool.client.wishes[0].is_over)
+
+    with_pair(act)

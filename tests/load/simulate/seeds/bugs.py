@@ -11,9 +11,10 @@ from dataclasses import dataclass
 class Bug:
     """What goes wrong, in which file, and how: `old` is there exactly once, and becomes `new`.
 
-    `found_by`: a seed of 500,000 to 500,999 or 600,100 to 600,999 that finds it, and holds without it; None where none
-    of those that were tried does. No rule and no fault was made by looking at these seeds, but for one rule: that
-    nothing is taken back came of seed 500,674. `hidden`: why no seed can find it.
+    `found_by`: a seed of 500,000 to 500,999, 600,100 to 600,999 or 970,000 to 970,999 that finds it, and holds without
+    it; None where none of those that were tried does. No rule and no fault was made by looking at these seeds, but for
+    one rule: that nothing is taken back came of seed 500,674. Of the last thousand, the four that broke a rule without
+    any bug were looked at, and the product was mended; of the others none was. `hidden`: why no seed can find it.
     """
 
     name: str
@@ -96,7 +97,7 @@ BUGS = [
         "if sent != await _digest(data):",
         "if False:",
         "bf0dce88",
-        found_by=500293,
+        found_by=500410,
     ),
     Bug(
         "drained-refuses",
@@ -105,6 +106,7 @@ BUGS = [
         "if command.instance == self._drained:",
         "if False:",
         "49f09f0e",
+        found_by=970128,
     ),
     Bug(
         "dead-target-awaited",
@@ -132,6 +134,7 @@ BUGS = [
         "ended = self.history.ended() if connected else []",
         "ended = list[str]()",
         "7256d15d",
+        found_by=970019,
     ),
     Bug(
         "router-back-from-sleep",
@@ -140,6 +143,7 @@ BUGS = [
         "if slept >= AWAY_SECONDS:",
         "if False:",
         "d62433b1",
+        found_by=970100,
     ),
     Bug(
         "blocks-unverified",
@@ -203,7 +207,7 @@ BUGS = [
         "services/gateway/progress.py",
         "known = self.received - row.index",
         "known = max(self.received - row.index - 1, 0)",
-        found_by=500000,
+        found_by=500004,
     ),
     Bug(
         "live-one-layer-early",
@@ -244,5 +248,6 @@ BUGS = [
                 await asyncio.wait((work, watching))
                 self._settle(""",
         "756d105f",
+        found_by=970943,
     ),
 ]

@@ -9,10 +9,11 @@ from msgspec.structs import replace
 
 from livescale.load.records import RequestRecord
 from livescale.load.simulate.event_log import LoggedEvent
+from livescale.load.simulate.seeds.asks import SeedAsk
 from livescale.load.simulate.seeds.evidence import undisturbed
-from livescale.load.simulate.seeds.history import AskOutcome, Delivered, History, LaidOut, Ran, SeedFault
+from livescale.load.simulate.seeds.history import AskOutcome, Delivered, History, LaidOut, Ran, SeedFault, SeedFaultKind
 from livescale.load.simulate.seeds.invariants import RULES, check
-from livescale.load.simulate.seeds.system import SeedAsk, SeedSystem, random_system
+from livescale.load.simulate.seeds.system import SeedSystem, random_system
 from livescale.shared.bus.codec import encode
 from livescale.shared.messages.membership import LeaseChanged, LeaseState
 from livescale.shared.messages.requests import TokenFrame, Tokens
@@ -112,6 +113,8 @@ WRONG: list[tuple[str, Spoil]] = [
     ("ends once", lambda one: one.events.append(frame(row(ASK.ask.max_tokens - 1), "worker-1"))),
     ("counts right", lambda one: setattr(one, "counted_for", 1.6)),
     ("counts once", lambda one: setattr(one, "twice_for", 1.6)),
+    ("counts what is there", lambda one: one.gone_for.update({("router-0", "gateway-0-1"): 1.6})),
+    ("acts in office", lambda one: one.usurped.append("router-0 gave gateway-0-1 to worker-0")),
     ("waits for the living", lambda one: one.awaited.update({("worker-0", "worker-1"): 1.1})),
     ("ends once", lambda one: one.answers.__setitem__(0, AskOutcome(0, "complete", record(RIGHT, 5.0, "stop")))),
     ("ends once", lambda one: one.answers.__setitem__(0, AskOutcome(0, "broken"))),
@@ -198,6 +201,30 @@ def test_only_a_worker_that_may_have_died_refuses_to_drain(fault: SeedFault, is_
     history = good()
     history.events.append(failed("worker-1 did not drain: this worker holds no instance, not m-1"))
     assert (check(with_faults(fault), history) == []) is is_excused
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_excused"),
+    [
+        (SeedFault(4.0, "freeze", "router-0", 5.0), False),
+        (SeedFault(4.0, "delay", "", 1.0, 0.5), False),
+        (SeedFault(4.0, "part", "router-0", 5.0), True),
+        (SeedFault(4.0, "lose", "", 5.0, 0.5), True),
+    ],
+)
+def test_only_a_router_that_cannot_hear_of_its_end_acts_after_it(fault: SeedFault, is_excused: bool) -> None:
+    history = good()
+    history.usurped.append("router-0 gave gateway-0-1 to worker-0")
+    assert (check(with_faults(fault), history) == []) is is_excused
+
+
+def test_a_router_that_slept_or_missed_messages_may_count_what_is_gone_and_one_after_an_outage_not() -> None:
+    history = good()
+    history.gone_for["router-0", "gateway-0-1"] = 1.6
+    kinds: list[tuple[SeedFaultKind, bool]] = [("outage", False), ("delay", False), ("lose", True), ("stall", True)]
+    for what, holds in kinds:
+        assert (check(with_faults(SeedFault(4.0, what, "", 1.0, 0.5)), history) == []) is holds
+    assert check(with_faults(SeedFault(4.0, "freeze", "router-0", 1.0)), history) == []
 
 
 def test_a_gateway_that_dies_breaks_its_connections() -> None:

@@ -35,7 +35,7 @@ def test_all_modes_roles_and_kinds_of_faults_occur(systems: list[SeedSystem]) ->
     assert any(not system.faults for system in systems)
     moments = {fault.when for system in systems for fault in system.faults}
     of_workers = {"loading", "live", "draining", "handing over", "moving KV", "sending"}
-    assert moments == {"", "queueing", "reading", *of_workers}
+    assert moments == {"", "queueing", "reading", "emptying", "taking over", *of_workers}
 
 
 def test_a_part_of_a_system_is_the_same_system_with_fewer_requests_and_faults(systems: list[SeedSystem]) -> None:

@@ -1,0 +1,65 @@
+"""The requests of a random system: in bursts, or in a crowd without a pause."""
+
+from collections.abc import Sequence
+from random import Random
+
+import msgspec
+
+from livescale.load.records import Ask
+from livescale.load.simulate.seeds.random_models import VOCABULARY
+
+PATIENCE_SECONDS = 300.0  # of most clients, who wait longer than any system may take to recover
+LOAD_SECONDS = 6.0  # in which requests are sent
+
+
+class SeedAsk(msgspec.Struct, frozen=True):
+    """A request for `model`. Its first `shared` prompt tokens are those of others, too.
+
+    Its client waits for `patience` seconds, and leaves after `leaves` seconds, None being never.
+    """
+
+    model: str
+    ask: Ask
+    shared: int = 0
+    patience: float = PATIENCE_SECONDS
+    leaves: float | None = None
+
+
+def random_asks(chance: Random, models: Sequence[str]) -> list[SeedAsk]:
+    """Requests in bursts: of each burst many are under way at once."""
+    common = chance.choices(range(VOCABULARY), k=200)
+    asks: list[SeedAsk] = []
+    for _ in range(chance.randint(1, 4)):
+        begins, model = chance.uniform(0.0, LOAD_SECONDS), chance.choice(models)
+        longest = chance.choice((40, 200, 600))
+        for _ in range(chance.choice((1, 4, 8, 16, 24))):
+            begins += chance.uniform(0.0, 0.1)
+            asks.append(random_ask(chance, len(asks), begins, model, longest, common))
+    return asks
+
+
+def random_ask(chance: Random, index: int, at: float, model: str, longest: int, common: list[int]) -> SeedAsk:
+    own = chance.choices(range(VOCABULARY), k=chance.randint(4, longest))
+    shared = chance.choice((0, 0, 64, 200))
+    ask = Ask(index, at, common[:shared] + own, chance.choice((1, 2, 8, 30, 60, 120)), 0.8 * (index % 2), index)
+    kind = chance.random()
+    if kind < 0.04:
+        return SeedAsk(model, ask, shared, patience=chance.uniform(0.2, 4.0))
+    if kind < 0.08:
+        return SeedAsk(model, ask, shared, leaves=chance.uniform(0.1, 2.0))
+    return SeedAsk(model, ask, shared)
+
+
+def crowd_asks(chance: Random, models: Sequence[str]) -> list[SeedAsk]:
+    """Requests one after the other, for about as long as a story lasts."""
+    common = chance.choices(range(VOCABULARY), k=200)
+    pause, longest = chance.choice((0.08, 0.12, 0.2)), chance.choice((40, 200, 600))
+    asks: list[SeedAsk] = []
+    for index in range(int(LOAD_SECONDS / pause)):
+        shared = chance.choice((0, 0, 64, 200))
+        prompt = common[:shared] + chance.choices(range(VOCABULARY), k=chance.randint(4, longest))
+        tokens = chance.choice((8, 30, 60, 120, 120))
+        ask = Ask(index, pause * (index + chance.random()), prompt, tokens, 0.8 * (index % 2), index)
+        leaves = chance.uniform(0.1, 2.0) if chance.random() < 0.05 else None
+        asks.append(SeedAsk(chance.choice(models), ask, shared, leaves=leaves))
+    return asks
