@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from math import ceil, inf
 
 from livescale.services.router.admission import AHEAD_SECONDS, most_tokens
-from livescale.services.router.requests import AdmissionState, AdmittedRequest, Promises, Waiting
+from livescale.services.router.requests import AdmissionState, AdmittedRequest, EarlyEnds, Promises, Waiting
 from livescale.shared.messages.membership import EngineLoad, Role, WorkerReport, WorkerState
 from livescale.shared.messages.requests import Running, Submit
 
@@ -12,7 +12,6 @@ UNMEASURED_TOKENS = 512  # the limit while the instance has not measured its spe
 # A live instance gets twice as much, as its helper takes requests from its queue; more would be late. BlitzScale's
 # authors allow four batches of 4,096 tokens at first and two later, which an 8B model prefills in 0.7 to 1.4 s.
 LIVE_AHEAD_SECONDS = 1.0
-MOST_ENDED = 512  # requests that are remembered, as many as workers remember
 
 
 class InstanceView:
@@ -27,11 +26,12 @@ class InstanceView:
     requests, and gets nothing new while a request waits there for blocks.
     """
 
-    def __init__(self, worker: str, promises: Promises | None = None) -> None:
+    def __init__(self, worker: str, promises: Promises | None = None, early_ends: EarlyEnds | None = None) -> None:
         self.worker = worker
         self.role: Role | None = None
         self.host: str | None = None
         self._promises = promises or Promises()
+        self._early_ends = early_ends or EarlyEnds()
         self.id: str | None = None
         self.epoch = 0
         self.model: str | None = None
@@ -47,7 +47,6 @@ class InstanceView:
         self.open_since: float | None = None  # when it was first seen to take requests
         self.was_live = False  # so other workers may have taken requests over from it
         self._given: set[str] = set()  # requests that others took before this instance had said what it runs
-        self._ended: dict[str, None] = {}  # likewise, and those that ended before it was heard that they are here
         self._load: EngineLoad | None = None
         self._own_blocks = 0
         self._other_requests = 0
@@ -98,6 +97,7 @@ class InstanceView:
         self._new_tokens += waiting.tokens if has_prompt else waiting.all_tokens
         admission = AdmittedRequest(request.gateway, waiting, self._need(request), now, decode=decode)
         admission.unpaired = self.state == "live"
+        self._early_ends.forget(request.request_id)
         self.take(request.request_id, admission)
         if decode is not None:
             self._promises.keep(request.request_id, decode, admission.blocks)
@@ -139,14 +139,12 @@ class InstanceView:
         came here, or is here, may still be heard; it is then not counted."""
         admission = self.release(request_id)
         if admission is None or not self.learned:
-            self._ended[request_id] = None
-            if len(self._ended) > MOST_ENDED:
-                del self._ended[next(iter(self._ended))]
+            self._early_ends.note(request_id, self.worker)
         return admission
 
     def has_ended(self, request_id: str) -> bool:
         """Whether the request ended here before it was heard that it is here."""
-        return request_id in self._ended
+        return self._early_ends.holds(request_id, self.worker)
 
     def promise(self, request_id: str, decode: str) -> None:
         """Note that a request that is here is on its way to the worker `decode`, and will take as much there."""

@@ -18,6 +18,8 @@ RESUMED_ARRIVALS = PRIORITY_ARRIVALS // 2
 # Short, so that a burst is seen while it begins.
 WINDOW_SECONDS = 1.0
 
+MOST_ENDED = 16_384  # requests whose early ends are remembered: workers say the last 512 again after an outage
+
 
 @dataclass(frozen=True)
 class Waiting:
@@ -233,3 +235,25 @@ class Promises:
     def blocks(self, worker: str) -> int:
         """The number of KV blocks that they need there."""
         return sum(self._blocks.get(worker, {}).values())
+
+
+class EarlyEnds:
+    """Where the last requests ended before it was heard that they were there. What is heard late of them no longer
+    counts, until they are given to a worker anew."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, str] = {}  # by request
+
+    def note(self, request_id: str, worker: str) -> None:
+        """Note that a request has ended at this worker."""
+        self._workers[request_id] = worker
+        if len(self._workers) > MOST_ENDED:
+            del self._workers[next(iter(self._workers))]
+
+    def holds(self, request_id: str, worker: str) -> bool:
+        """Whether the request has ended at this worker."""
+        return self._workers.get(request_id) == worker
+
+    def forget(self, request_id: str) -> None:
+        """Note that the request is given to a worker, again or for the first time."""
+        self._workers.pop(request_id, None)

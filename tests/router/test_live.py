@@ -98,6 +98,14 @@ def test_the_end_may_come_before_the_move() -> None:
     assert places(made, "r0") == [None]
 
 
+def test_what_ended_at_a_worker_before_and_is_submitted_again_counts_there_once_it_moves_there() -> None:
+    made = live()
+    made.on_ended(RequestsEnded(worker="h", request_ids=["r0"]))
+    admit(made, request("r0"))
+    assert moved(made, "r0") == []
+    assert places(made, "r0") == ["h"]
+
+
 def test_what_ends_at_a_worker_that_does_not_have_it_ends_nothing_elsewhere_unless_it_may_have_moved() -> None:
     made = policy(report("a"), report("b"))
     [(_, worker)] = admit(made, request("r0"))
