@@ -14,10 +14,8 @@ from livescale.load.simulate.faults import FaultKind
 from livescale.shared.messages.membership import Role
 
 SeedFaultKind = Literal[FaultKind, "stop", "stall", "outage", "noise", "scale", "role"]
-Moment = Literal[
-    *("", "loading", "live", "draining", "emptying", "taking over"),
-    *("handing over", "moving KV", "sending", "queueing", "reading"),
-]
+WorkerMoment = Literal["loading", "live", "draining", "emptying", "taking over", "handing over", "moving KV"]
+Moment = Literal["", WorkerMoment, "sending", "queueing", "reading"]
 GATEWAY = "gateway-0"
 FAULT_SECONDS = 10.0  # in which faults begin
 OFTEN = ("registry-", "router-", "planner-", "host-")  # services whose processes are struck twice as often as others

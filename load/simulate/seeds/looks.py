@@ -67,7 +67,8 @@ def counted_for_nobody(cluster: VirtualCluster) -> Iterator[tuple[str, str]]:
     the bus is down no router can hear so."""
     if not cluster.broker.connected:
         return
-    workers = [one.actor for one in cluster.processes.values() if isinstance(one.actor, Worker)]
+    actors = (one.actor for one in cluster.processes.values())
+    workers = [actor for actor in actors if isinstance(actor, Worker) and hasattr(actor, "_deployment")]
     schedulers = [worker._serving.scheduler for worker in workers if worker._serving.scheduler is not None]
     for router, fleet in fleets(cluster):
         taken = (id for one in fleet for id, admission in one.admitted.items() if admission.confirmed)
