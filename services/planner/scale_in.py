@@ -73,7 +73,11 @@ class ScaleIn(RunningScale):
 
     def _drains(self) -> list[NodeCommand]:
         return [
-            NodeCommand(worker, Drain(instance=instance, epoch=self._epochs[worker]), "fewest requests of the model")
+            NodeCommand(
+                worker,
+                Drain(instance=instance, epoch=self._epochs[worker], plan_id=self.id),
+                "fewest requests of the model",
+            )
             for worker, instance in self._busy.items()
         ]
 

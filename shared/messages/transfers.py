@@ -204,10 +204,15 @@ class Serve(Message, frozen=True, kw_only=True):
 
 
 class Drain(Message, frozen=True, kw_only=True):
-    """Planner -> worker: take no new request, finish what runs, become spare."""
+    """Planner -> worker: take no new request, finish what runs, become spare.
+
+    `plan_id`: of the scale in that wants it. Once that scale has recalled the instance, this comes late and changes
+    nothing.
+    """
 
     instance: Name
     epoch: Count
+    plan_id: Name | None = None
 
 
 class Abort(Message, frozen=True, kw_only=True):

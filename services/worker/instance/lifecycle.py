@@ -64,6 +64,7 @@ class Lifecycle:
         self.assignment: Assignment | None = None
         self.ready: set[int] = set()
         self._drained = ""  # the instance that it was, until it loads another
+        self._recalled = ""  # the last scale in that let it drain and recalled it
 
     def goes_on(self, command: Load) -> bool:
         """Whether this LOAD repeats the plan that is being loaded for: what has arrived stays."""
@@ -119,6 +120,8 @@ class Lifecycle:
         """Go from loading or live to serving, once whole, or back from draining if the command is to `recall`. A
         command that is repeated changes nothing."""
         self._expect(command.instance)
+        if command.recall:
+            self._recalled = command.plan_id
         if self.state is WorkerState.SERVING:
             return
         if self.state is WorkerState.DRAINING and not command.recall:
@@ -128,9 +131,9 @@ class Lifecycle:
         self._advance(WorkerState.SERVING)
 
     def drain(self, command: Drain) -> bool:
-        """Go from serving to draining. Returns False for a command that is repeated, even after the worker has
-        drained."""
-        if command.instance == self._drained:
+        """Go from serving to draining. Returns False for a command that is repeated, even after the worker has drained
+        or was recalled."""
+        if command.instance == self._drained or (command.plan_id is not None and command.plan_id == self._recalled):
             return False
         self._expect(command.instance)
         if self.state is WorkerState.DRAINING:

@@ -124,6 +124,16 @@ def test_a_worker_that_drains_serves_again_only_if_it_is_recalled() -> None:
         lifecycle.serve(replace(SERVE, recall=True))
 
 
+def test_a_command_to_drain_that_comes_again_once_its_scale_recalled_the_instance_changes_nothing() -> None:
+    lifecycle, drain = loaded(), replace(DRAIN, plan_id="scale-1")
+    lifecycle.serve(SERVE)
+    assert lifecycle.drain(drain)
+    lifecycle.serve(replace(SERVE, plan_id="scale-1", recall=True))
+    assert not lifecycle.drain(drain)
+    assert lifecycle.state is WorkerState.SERVING
+    assert lifecycle.drain(replace(drain, plan_id="scale-2"))
+
+
 def test_an_abort_frees_only_the_plan_that_is_loading() -> None:
     lifecycle = Lifecycle()
     lifecycle.load(LOAD)
