@@ -251,8 +251,7 @@ class Planner:
                 self._after(scale, scale.on_lease(received.message, self._clock.wall()))
 
     def _hear(self, received: Received[Report]) -> None:
-        if isinstance(received.message, WorkerReport):
-            self._cluster.on_report(received.message)
+        if isinstance(received.message, WorkerReport) and self._cluster.on_report(received.message):
             for scale in self._store.running():
                 self._after(scale, scale.on_report(received.message, self._clock.wall()))
             self._end_orphan(received.message)

@@ -29,17 +29,25 @@ class ClusterView:
         self._manifests: dict[str, Manifest] = {}
         self._reports: dict[str, WorkerReport] = {}
         self._heard: dict[str, float] = {}  # when, by worker
+        self._left: dict[str, str] = {}  # the last instance that a worker was and is no more
 
-    def on_report(self, report: WorkerReport) -> None:
-        """Keep a worker's report, unless it is of an earlier process than the last one."""
+    def on_report(self, report: WorkerReport) -> bool:
+        """Keep a worker's report. Returns False for one that came late: of an earlier process than the last one, or of
+        an instance that has ended, as none comes back."""
         known = self._reports.get(report.id)
-        if known is None or report.epoch >= known.epoch:
-            self._reports[report.id] = report
-            self._heard[report.id] = self._clock.now()
+        if known is not None and report.epoch < known.epoch:
+            return False
+        if report.instance is not None and report.instance == self._left.get(report.id):
+            return False
+        self._reports[report.id] = report
+        self._heard[report.id] = self._clock.now()
+        return True
 
     def on_instance(self, event: InstanceServing) -> None:
         """Take in what a worker has become. Its report says so only a moment later: an operator who scales back as soon
         as a scale has ended would be told that others still load."""
+        if event.what == "spare":
+            self._left[event.worker] = event.instance
         known = self._reports.get(event.worker)
         if known is None or known.instance != event.instance:
             return
@@ -55,6 +63,7 @@ class ClusterView:
         known = self._reports.get(change.id)
         if change.state == "dead" and known is not None and known.epoch <= change.epoch:
             del self._reports[change.id], self._heard[change.id]
+            self._left.pop(change.id, None)
 
     def reports(self) -> list[WorkerReport]:
         """Return the last report of every worker that lives."""

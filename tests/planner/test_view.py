@@ -54,6 +54,19 @@ def test_what_a_worker_said_itself_is_newer_than_the_snapshot() -> None:
     virtual_time.run(main())
 
 
+def test_a_report_of_an_instance_that_has_ended_came_late() -> None:
+    async def main() -> None:
+        cluster, _, _ = await viewed(snapshot(serving("a")))
+        old, new = (replace(serving("a"), instance=name) for name in ("i-1", "i-2"))
+        assert cluster.on_report(old)
+        cluster.on_instance(InstanceServing(instance="i-1", model="m", worker="a", plan_id="p", what="spare", at=1.0))
+        assert cluster.on_report(new)
+        assert not cluster.on_report(old)
+        assert [one.instance for one in cluster.reports()] == ["i-2"]
+
+    virtual_time.run(main())
+
+
 def test_what_an_instance_has_become_counts_before_its_worker_reports_it() -> None:
     def became(worker: str, what: Literal["serving", "spare"], instance: str) -> InstanceServing:
         return InstanceServing(instance=instance, model="m", worker=worker, plan_id="p", what=what, at=1.0)

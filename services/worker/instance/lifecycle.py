@@ -133,7 +133,9 @@ class Lifecycle:
     def drain(self, command: Drain) -> bool:
         """Go from serving to draining. Returns False for a command that is repeated, even after the worker has drained
         or was recalled."""
-        if command.instance == self._drained or (command.plan_id is not None and command.plan_id == self._recalled):
+        if command.instance == self._drained:
+            return False
+        if command.plan_id is not None and command.plan_id == self._recalled:
             return False
         self._expect(command.instance)
         if self.state is WorkerState.DRAINING:
