@@ -134,7 +134,7 @@ BUGS = [
         "ended = self.history.ended() if connected else []",
         "ended = list[str]()",
         "7256d15d",
-        found_by=970019,
+        found_by=970068,
     ),
     Bug(
         "router-back-from-sleep",
