@@ -33,12 +33,14 @@ class ClusterView:
 
     def on_report(self, report: WorkerReport) -> bool:
         """Keep a worker's report. Returns False for one that came late: of an earlier process than the last one, or of
-        an instance that has ended, as none comes back."""
+        an instance that has ended and was not loaded again."""
         known = self._reports.get(report.id)
         if known is not None and report.epoch < known.epoch:
             return False
         if report.instance is not None and report.instance == self._left.get(report.id):
-            return False
+            if report.state in ("serving", "draining"):
+                return False
+            del self._left[report.id]
         self._reports[report.id] = report
         self._heard[report.id] = self._clock.now()
         return True

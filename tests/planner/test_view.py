@@ -63,6 +63,8 @@ def test_a_report_of_an_instance_that_has_ended_came_late() -> None:
         assert cluster.on_report(new)
         assert not cluster.on_report(old)
         assert [one.instance for one in cluster.reports()] == ["i-2"]
+        assert cluster.on_report(replace(old, state="loading"))  # an order to load it came once more
+        assert cluster.on_report(old)
 
     virtual_time.run(main())
 
