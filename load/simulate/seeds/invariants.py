@@ -8,6 +8,7 @@ import msgspec
 from livescale.load.simulate.seeds.asks import PATIENCE_SECONDS
 from livescale.load.simulate.seeds.busy_links import BusyLink, path_finder
 from livescale.load.simulate.seeds.evidence import (
+    FATAL,
     MUTE,
     answered,
     failed_scales,
@@ -35,7 +36,7 @@ REST_SECONDS = 120.0  # from the last fault on
 COPY_SECONDS = 5.0  # beside what a disk takes to read
 AWAITED_SECONDS = 1.0  # longer than the word of a death takes, and than what ends then
 LATE = ("part", "outage", "stall", "lose", "delay", "repeat")  # faults by which messages are lost or late
-REFUSED_DRAIN = "did not drain: "  # in the outcome of a scale
+REFUSED_DRAIN, NO_COPY = "did not drain: ", "no worker or host has the whole model"  # in the outcome of a scale
 MOST_TAKEN_BACK = 2  # by chance: what others need changes, too
 ROUNDING = 1e-6
 
@@ -157,14 +158,17 @@ def deaths_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
 
 def given_up_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
     """No load is given up, and no request that has tokens lost, but by a fault of those who take part. None is given up
-    for silence unless messages were lost, as the planner is patient for longer than any fault lasts. A worker that
-    lived on does not refuse to drain, however often it is told so."""
+    for silence unless messages were lost, as the planner is patient for longer than any fault lasts; or a model has to
+    be read again once its host is back, and nobody has it meanwhile. A worker that lived on does not refuse to drain,
+    however often it is told so."""
     can_fail = any(strikes(fault, ("worker", "host", "registry")) for fault in system.faults)
     can_miss = any(fault.what in MUTE for fault in system.faults)
+    can_be_gone = any(strikes(fault, ("host",)) and fault.what in FATAL for fault in system.faults)
     can_be_another = any(may_kill_workers(fault) for fault in system.faults)
     for failure in failed_scales(history):
         is_refused = REFUSED_DRAIN in failure and not can_be_another
-        if not can_fail or is_refused or ("nothing arrived for" in failure and not can_miss):
+        is_excused = can_miss or (NO_COPY in failure and can_be_gone)
+        if not can_fail or is_refused or ("nothing arrived for" in failure and not is_excused):
             yield failure
     if not any(strikes(fault, ("worker", "router", "gateway", "registry")) for fault in system.faults):
         yield from (f"{id} had tokens, and had to go on elsewhere" for id in resumed_requests(history))
