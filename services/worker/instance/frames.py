@@ -94,10 +94,12 @@ def earlier_tokens(request: Submit) -> Tokens:
 @dataclass
 class SentTokens:
     """All tokens of a request from `index` on, their log-probabilities where there are any, and the row that brought
-    the last of them. Log-probabilities are large: where there are any, only the last tokens are kept."""
+    the last of them. Log-probabilities are large: where there are any, only the last tokens are kept. `version` of the
+    model made them."""
 
     index: int
     last: Tokens
+    version: str | None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -125,11 +127,11 @@ class TokenHistory:
         self._running: dict[str, SentTokens] = {}
         self._ended: OrderedDict[str, SentTokens] = OrderedDict()
 
-    def record(self, row: Tokens) -> None:
-        """Append a row that was sent; its finish reason ends the request."""
+    def record(self, row: Tokens, version: str | None = None) -> None:
+        """Append a row that was sent, which this version made; its finish reason ends the request."""
         said = self._running.get(row.request_id)
         if said is None:
-            said = self._running[row.request_id] = SentTokens(row.index, row)
+            said = self._running[row.request_id] = SentTokens(row.index, row, version)
         said.add(row)
         if row.finish_reason is None:
             return
@@ -148,6 +150,11 @@ class TokenHistory:
     def ended(self) -> list[str]:
         """The requests that have ended, as far back as they are kept."""
         return [id for id in self._ended if id not in self._running]
+
+    def version_of(self, request_id: str) -> str | None:
+        """The version of the model that made a request's tokens, where they are known here."""
+        said = self._running.get(request_id) or self._ended.get(request_id)
+        return None if said is None else said.version
 
     def since(self, request_id: str, index: int) -> Tokens | None:
         """One row with all tokens from generated token `index` on; None where they are not known here."""
@@ -190,7 +197,7 @@ class TokenFrames:
             rows.append(output.row)
         self._send_rows(self._waiting.take_due(self._clock.now()))
         for row in rows:
-            self.history.record(row)
+            self.history.record(row, self.version)
         if self._waiting and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FRAME_SECONDS, self._on_time)
         return rows
@@ -208,29 +215,32 @@ class TokenFrames:
             large = [row for row in rows if is_large(row)]
             together = [row for row in rows if not is_large(row)] if large else rows
             if together:
-                self._send(gateway, together)
+                self._send(gateway, together, self.version)
             for row in large:
-                self._send(gateway, [row])
+                self._send(gateway, [row], self.version)
 
     def send_again(self, command: Replay) -> bool:
-        """Send a request's tokens from an index on once more. Returns whether they are known here."""
+        """Send a request's tokens from an index on once more. Returns whether they are known here.
+
+        The worker may serve another version by now.
+        """
         row = self.history.since(command.request_id, command.index)
         if row is not None:
-            self._send(command.gateway, [row])
+            self._send(command.gateway, [row], self.history.version_of(command.request_id))
         return row is not None
 
     def tell_here(self, request: Submit) -> None:
         """Tell its gateway that a request of another worker has come here. A token of that one that the gateway missed
         may be asked for here."""
         self.send_waiting()
-        self.history.record(earlier_tokens(request))
+        self.history.record(earlier_tokens(request), self.version)
         row = Tokens(request_id=request.request_id, index=len(request.generated), token_ids=[])
-        self._send(request.gateway, [row])
+        self._send(request.gateway, [row], self.version)
 
-    def _send(self, gateway: str, rows: list[Tokens]) -> None:
-        """Send what a step made for one gateway, as one frame."""
+    def _send(self, gateway: str, rows: list[Tokens], version: str | None) -> None:
+        """Send what a step of this version made for one gateway, as one frame."""
         self._steps += 1
-        frame = TokenFrame(worker=self._worker, step=self._steps, rows=rows, version=self.version)
+        frame = TokenFrame(worker=self._worker, step=self._steps, rows=rows, version=version)
         self._bus.publish(TOKENS, frame, gateway=gateway)
 
     def tell_lost(self, requests: Sequence[Running | Submit], reason: str) -> None:

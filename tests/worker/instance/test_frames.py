@@ -19,6 +19,7 @@ from livescale.shared.bus.contract import Bus
 from livescale.shared.messages.requests import (
     FinishReason,
     PromptLogprobs,
+    Replay,
     RequestLost,
     RequestsEnded,
     Running,
@@ -150,6 +151,19 @@ def test_a_step_is_one_frame_for_each_gateway_and_steps_are_counted() -> None:
     ]
     assert [frame.step for _, frame in told] == [1, 2, 3]
     assert {(frame.worker, frame.version) for _, frame in told} == {("w-0", "v")}
+
+
+def test_tokens_that_are_sent_again_say_which_version_made_them_though_the_worker_serves_another() -> None:
+    def send(bus: Bus) -> None:
+        frames = TokenFrames("w-0", bus, LoopClock(EPOCH))
+        frames.version = "v"
+        frames.send_all([row("a", finish_reason="length")])
+        frames.version = "another"
+        frames.send_all([row("b")])
+        assert frames.send_again(Replay(request_id="a", index=0, gateway="g-0"))
+
+    told = [frame for _, frame in heard(send) if isinstance(frame, TokenFrame)]
+    assert [frame.version for frame in told] == ["v", "another", "v"]
 
 
 def test_what_may_be_half_of_what_the_bus_takes_is_sent_by_itself() -> None:
