@@ -42,6 +42,7 @@ def counts_what_is_there(system: SeedSystem, history: History) -> Iterator[str]:
 
 
 def acts_in_office(system: SeedSystem, history: History) -> Iterator[str]:
-    """No router gives out requests once it was declared dead, unless it could not hear so: its successor does."""
-    if not any(fault.what in MUTE for fault in system.faults):
+    """No router gives out requests once it was declared dead, unless it could not hear so, or late: its successor
+    does."""
+    if not any(fault.what in (*MUTE, "delay") for fault in system.faults):
         yield from history.usurped
