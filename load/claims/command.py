@@ -91,7 +91,7 @@ def claims(
 
     Plans, schedules and policies are the real ones. Simulated systems are those of `livescale bench systems`. A claim
     for which a constant was fitted is calibrated, and does not count as holding. Without --quick and --full, it takes
-    about an hour, with one seed and a part of one window of each trace.
+    about ten minutes, with one seed and a part of one window of each trace.
 
     The exit status is 1 if a claim fails whose cause is not on the reviewed list.
     """

@@ -205,10 +205,9 @@ class History:
     `counted_for`: the longest that a router has counted requests, once all was calm and every client had its answer.
     `twice_for`: the longest that a router has counted a request at two workers. `gone_for`: by router and request, for
     how long at most it has counted one that no worker has. `usurped`: what routers gave out after they had been
-    declared dead. `awaited`: by worker and by whom it
-    waited for although that one was dead, for how long at most. `told`: by registry and by what it waited for although
-    it had been told of it, likewise. `loads`: the LOADs that were sent, by worker, its epoch and the plan; `strays`:
-    loads of workers that had been told so in an earlier life.
+    declared dead. `awaited`: by worker and by whom it waited for although that one was dead, for how long at most.
+    `told`: by registry and by what it waited for although it had been told of it, likewise. `loads`: the LOADs that
+    were sent, by worker, its epoch and the plan; `strays`: loads of workers that had been told so in an earlier life.
     `struck`: the faults that have happened, with whom they befell and when.
     `troubles`: what policies say of their own state, and calls that failed unexpectedly.
     """

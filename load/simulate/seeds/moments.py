@@ -10,8 +10,8 @@ from livescale.services.worker.actor import Worker
 
 def processes_that_are(when: Moment, cluster: VirtualCluster) -> list[str]:
     """The workers that run and are in this state; of those that send parameters hosts, too, and hosts that read. Where
-    requests wait it is the router in office that does.
-    A worker that is emptying drains, and its requests move away, to workers that are taking over."""
+    requests wait it is the router in office that does. A worker that is emptying drains, and its requests move away, to
+    workers that are taking over."""
     if when == "queueing":
         offices = {id: one.actor.office for id, one in cluster.processes.items() if isinstance(one.actor, Router)}
         return [id for id, office in offices.items() if office is not None and any(office.policy.depths().values())]
