@@ -7,6 +7,7 @@ from livescale.load.simulate.cluster import VirtualCluster
 from livescale.services.registry.actor import Registry
 from livescale.services.router.instances import InstanceView
 from livescale.services.router.main import Router
+from livescale.services.router.office import Office
 from livescale.services.worker.actor import Worker
 from livescale.services.worker.deployment import Deployment
 from livescale.services.worker.disaggregation.incoming import IncomingKv
@@ -17,17 +18,35 @@ def coming_kv(deployment: Deployment) -> Collection[IncomingKv]:
     return deployment.disaggregation.decode._incoming.values()
 
 
-def waits_for_dead(cluster: VirtualCluster) -> Iterator[tuple[str, str]]:
-    """Yield each worker that waits for another one which is dead, and that one, in the registry's eyes."""
+def workers(cluster: VirtualCluster) -> Iterator[tuple[str, Worker]]:
+    """Yield each worker that has come so far that it can do or wait for anything, by its id."""
+    for id, process in cluster.processes.items():
+        if isinstance(process.actor, Worker) and hasattr(process.actor, "_deployment"):
+            yield id, process.actor
+
+
+def offices(cluster: VirtualCluster) -> Iterator[tuple[str, Office]]:
+    """Yield the office of each router that holds it, by the router's id."""
+    for id, process in cluster.processes.items():
+        if isinstance(process.actor, Router) and process.actor.office:
+            yield id, process.actor.office
+
+
+def declared_dead(cluster: VirtualCluster) -> set[str]:
+    """The processes that a registry has declared dead, and not taken in again."""
     registries = [one.actor for one in cluster.processes.values() if isinstance(one.actor, Registry)]
     members = [member for registry in registries for member in registry._leases.members()]
-    dead = {member.id for member in members if member.lease == "dead"}
-    for id, process in cluster.processes.items():
-        if dead and isinstance(process.actor, Worker) and hasattr(process.actor, "_deployment"):
-            deployment = process.actor._deployment
-            hand_offs = deployment.source._receiving.values()
-            yield from ((id, one) for one in dead if any(hand_off.needs(one) for hand_off in hand_offs))
-            yield from ((id, one.asked.prefill.id) for one in coming_kv(deployment) if one.asked.prefill.id in dead)
+    return {member.id for member in members if member.lease == "dead"}
+
+
+def waits_for_dead(cluster: VirtualCluster) -> Iterator[tuple[str, str]]:
+    """Yield each worker that waits for another one which is dead, and that one, in the registry's eyes."""
+    dead = declared_dead(cluster)
+    for id, worker in workers(cluster) if dead else ():
+        hand_offs = worker._deployment.source._receiving.values()
+        yield from ((id, one) for one in dead if any(hand_off.needs(one) for hand_off in hand_offs))
+        coming = coming_kv(worker._deployment)
+        yield from ((id, one.asked.prefill.id) for one in coming if one.asked.prefill.id in dead)
 
 
 def waits_for_told(cluster: VirtualCluster) -> Iterator[tuple[str, str]]:
@@ -42,18 +61,15 @@ def waits_for_told(cluster: VirtualCluster) -> Iterator[tuple[str, str]]:
 
 def loads_of_others(cluster: VirtualCluster, told: Set[tuple[str, int, str]]) -> Iterator[str]:
     """Yield each worker that loads for a plan, although nobody `told` it to in the life that it leads."""
-    for id, process in cluster.processes.items():
-        if isinstance(process.actor, Worker) and hasattr(process.actor, "_deployment"):
-            held, epoch = process.actor._deployment.lifecycle.assignment, process.actor._membership.epoch
-            if held is not None and (id, epoch, held.plan_id) not in told:
-                yield f"{id} loads for {held.plan_id}, which was not meant for its life of epoch {epoch}"
+    for id, worker in workers(cluster):
+        held, epoch = worker._deployment.lifecycle.assignment, worker._membership.epoch
+        if held is not None and (id, epoch, held.plan_id) not in told:
+            yield f"{id} loads for {held.plan_id}, which was not meant for its life of epoch {epoch}"
 
 
 def fleets(cluster: VirtualCluster) -> Iterator[tuple[str, Collection[InstanceView]]]:
     """Yield each router in office, and the instances that it knows."""
-    for id, process in cluster.processes.items():
-        if isinstance(process.actor, Router) and process.actor.office:
-            yield id, process.actor.office.policy._fleet._instances.values()
+    return ((id, office.policy._fleet._instances.values()) for id, office in offices(cluster))
 
 
 def counted_twice(cluster: VirtualCluster) -> bool:
@@ -67,16 +83,7 @@ def counted_for_nobody(cluster: VirtualCluster) -> Iterator[tuple[str, str]]:
     the bus is down no router can hear so."""
     if not cluster.broker.connected:
         return
-    actors = (one.actor for one in cluster.processes.values())
-    workers = [actor for actor in actors if isinstance(actor, Worker) and hasattr(actor, "_deployment")]
-    schedulers = [worker._serving.scheduler for worker in workers if worker._serving.scheduler is not None]
+    schedulers = [one._serving.scheduler for _, one in workers(cluster) if one._serving.scheduler is not None]
     for router, fleet in fleets(cluster):
         taken = (id for one in fleet for id, admission in one.admitted.items() if admission.confirmed)
         yield from ((router, id) for id in taken if not any(id in one for one in schedulers))
-
-
-def is_dead(cluster: VirtualCluster, id: str) -> bool:
-    """Whether a registry has declared this process dead, and not taken it in again."""
-    registries = (one.actor for one in cluster.processes.values() if isinstance(one.actor, Registry))
-    members = (member for registry in registries for member in registry._leases.members())
-    return any(member.id == id and member.lease == "dead" for member in members)

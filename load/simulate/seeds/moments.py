@@ -2,10 +2,8 @@
 
 from livescale.load.simulate.cluster import VirtualCluster
 from livescale.load.simulate.seeds.history import Moment
-from livescale.load.simulate.seeds.looks import coming_kv
+from livescale.load.simulate.seeds.looks import coming_kv, offices, workers
 from livescale.services.host.actor import HostService
-from livescale.services.router.main import Router
-from livescale.services.worker.actor import Worker
 
 
 def processes_that_are(when: Moment, cluster: VirtualCluster) -> list[str]:
@@ -13,16 +11,11 @@ def processes_that_are(when: Moment, cluster: VirtualCluster) -> list[str]:
     requests wait it is the router in office that does. A worker that is emptying drains, and its requests move away, to
     workers that are taking over."""
     if when == "queueing":
-        offices = {id: one.actor.office for id, one in cluster.processes.items() if isinstance(one.actor, Router)}
-        return [id for id, office in offices.items() if office is not None and any(office.policy.depths().values())]
+        return [id for id, office in offices(cluster) if any(office.policy.depths().values())]
     if when == "reading":
         readers = {id: one.actor for id, one in cluster.processes.items() if isinstance(one.actor, HostService)}
         return [id for id, host in readers.items() if any(not held.is_whole for _, held in host._cache.items())]
-    deployments = {
-        id: process.actor._deployment
-        for id, process in sorted(cluster.processes.items())
-        if isinstance(process.actor, Worker) and hasattr(process.actor, "_deployment")
-    }
+    deployments = {id: worker._deployment for id, worker in sorted(workers(cluster))}
     if when == "sending":
         hosts = [id for id, process in cluster.processes.items() if isinstance(process.actor, HostService)]
         sending = [id for id in hosts if getattr(cluster.processes[id].actor, "_outgoing", ())]
@@ -30,13 +23,12 @@ def processes_that_are(when: Moment, cluster: VirtualCluster) -> list[str]:
     if when == "moving KV":
         pairs = [(one.asked.prefill.id, id) for id, each in deployments.items() for one in coming_kv(each)]
         return sorted({id for pair in pairs for id in pair} & deployments.keys())
+    draining = [id for id, one in deployments.items() if one.lifecycle.state == "draining"]
     if when == "emptying":
-        draining = {id: one for id, one in deployments.items() if one.lifecycle.state == "draining"}
-        return [id for id, one in draining.items() if len(one.disaggregation.prefill)]
+        return [id for id in draining if len(deployments[id].disaggregation.prefill)]
     if when == "taking over":
         takers = {id: {one.asked.prefill.id for one in coming_kv(each)} for id, each in deployments.items()}
-        leaving = {id for id, one in deployments.items() if one.lifecycle.state == "draining"}
-        return [id for id, givers in takers.items() if givers & leaving]
+        return [id for id, givers in takers.items() if givers.intersection(draining)]
     if when != "handing over":
         return [id for id, deployment in deployments.items() if deployment.lifecycle.state == when]
     coming = [hand_off for one in deployments.values() for hand_off in one.source._receiving.values()]

@@ -9,9 +9,8 @@ from livescale.load.simulate.seeds.system import SeedSystem
 # Faults by which nobody misses that a request has ended.
 LOSES_NO_END = ("outage", "delay", "repeat", "noise", "cut-link", "slow-disk")
 COUNTED_SECONDS = 1.5  # shorter than a router waits before it gives up what an idle worker does not tell of
-GONE_SECONDS = (
-    1.0  # longer than late messages take, one after the other, to tell where a request went and that it ended
-)
+# Longer than late messages take, one after the other, to tell where a request went and that it ended.
+GONE_SECONDS = 1.0
 
 
 def hears_all(system: SeedSystem) -> bool:

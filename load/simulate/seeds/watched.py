@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from livescale.load.simulate.cluster import VirtualCluster
 from livescale.load.simulate.seeds.history import History
-from livescale.load.simulate.seeds.looks import is_dead
+from livescale.load.simulate.seeds.looks import declared_dead
 from livescale.load.simulate.seeds.watched_engine import WatchedRunner
 from livescale.load.simulate.seeds.watched_links import WatchedNetwork
 from livescale.services.worker.settings import WorkerSettings
@@ -39,7 +39,7 @@ class WatchedCluster(VirtualCluster):
         """Note a request that a router gives to a worker although it was declared dead. Only it sends such messages."""
         sender = this_process()
         router = next((id for id, one in self.processes.items() if one.sleep is sender), "")
-        if is_dead(self, router):
+        if router in declared_dead(self):
             command = decode(Admit, data, json=False)
             what = f"{command.request.request_id} to {subject.split('.')[1]} at {machine_time():.2f} s"
             self.seen.usurped.append(f"{router} gave {what}, after it had been declared dead")
