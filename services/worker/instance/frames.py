@@ -153,12 +153,12 @@ class TokenHistory:
 
     def version_of(self, request_id: str) -> str | None:
         """The version of the model that made a request's tokens, where they are known here."""
-        said = self._running.get(request_id) or self._ended.get(request_id)
+        said = self._said(request_id)
         return None if said is None else said.version
 
     def since(self, request_id: str, index: int) -> Tokens | None:
         """One row with all tokens from generated token `index` on; None where they are not known here."""
-        said = self._running.get(request_id) or self._ended.get(request_id)
+        said = self._said(request_id)
         if said is None or index < said.index:
             return None
         first = index - said.index
@@ -169,6 +169,9 @@ class TokenHistory:
             logprobs=said.logprobs[first:],
             prompt_logprobs=said.prompt_logprobs if index == 0 else [],
         )
+
+    def _said(self, request_id: str) -> SentTokens | None:
+        return self._running.get(request_id) or self._ended.get(request_id)
 
 
 class TokenFrames:

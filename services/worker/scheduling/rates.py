@@ -164,7 +164,7 @@ class EngineRates:
         return self._copied.per_second
 
     def observe_copy(self, size_bytes: int, seconds: float) -> None:
-        """Learn from a copy of KV into the cache."""
+        """Learn from a copy of KV into the cache that took `seconds`."""
         self._copied.observe(size_bytes, seconds)
 
     def observe(self, batch: Batch, seconds: float) -> None:

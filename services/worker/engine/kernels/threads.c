@@ -92,7 +92,7 @@ static int take_share(int number, unsigned round) {
 }
 
 /* A thread without a share in a round sleeps through it: nobody waits for it, and it does not see the round at all. One
-   that came too late for its share sleeps, too: if it span, it would take the core from the one who does its work. */
+   that came too late for its share sleeps, too: if it spun, it would take the core from the one who does its work. */
 static void *serve(void *given) {
     int number = (int)(intptr_t)given;
     int in_time = 1;
