@@ -83,13 +83,15 @@ class ModelFleet:
 def count_fleet(
     model: str, workers: Iterable[WorkerReport], coming: AbstractSet[str], leaving: AbstractSet[str]
 ) -> ModelFleet:
-    """Count the instances of a model; `coming` and `leaving` are the ids of those that running scales add and
-    remove."""
+    """Count the instances of a model; `coming` and `leaving` are the ids of those that running scales add and remove.
+
+    One scale may drain what another has added and not yet seen to serve.
+    """
     members = sorted((r for r in workers if r.model == model and r.instance), key=lambda r: (str(r.instance), r.rank))
     leaders = [r for r in members if r.rank == 0 and r.instance is not None and r.instance not in leaving]
     present = {str(r.instance) for r in leaders if r.state in ("loading", "live", "serving")}
     serving = find_instances({str(r.instance) for r in leaders if r.state == "serving"}, members)
-    return ModelFleet(frozenset(present | coming), tuple(serving))
+    return ModelFleet(frozenset(present | (coming - leaving)), tuple(serving))
 
 
 def find_instances(ids: AbstractSet[str], workers: Iterable[WorkerReport]) -> list[ServingInstance]:

@@ -46,6 +46,7 @@ class ScaleOut(SwitchingScale):
         self._errors: list[str] = []
         self._timeout_seconds = timeout_seconds
         self._progress = decision.at
+        self._shown: set[str] = set()  # instances that a report has shown to serve
 
     @property
     def plan(self) -> Plan:
@@ -54,7 +55,10 @@ class ScaleOut(SwitchingScale):
 
     @property
     def coming(self) -> frozenset[str]:
-        left = (one.id for one in self.plan.instances if self._targets.lowest(one) is not TargetState.FAILED)
+        """Those of which no report has said yet that they serve: from then on their reports alone count, as they may be
+        drained while others still load."""
+        planned = (one for one in self.plan.instances if one.id not in self._shown)
+        left = (one.id for one in planned if self._targets.lowest(one) is not TargetState.FAILED)
         return frozenset() if self.ended else frozenset(left)
 
     @property
@@ -206,6 +210,7 @@ class ScaleOut(SwitchingScale):
             first_layer_at = None if report.pipeline else self.delivery.ready_at(report.id, FIRST_LAYER)
             self._note("live", first_layer_at or now, report.id)
         if report.state == "serving":
+            self._shown.update([report.instance] if report.rank == 0 else [])  # an instance is counted by its leader
             self._whole(report.id, now)
             return [*commands, *self._serving(report.id, now)]
         if holding is not None and holding.is_whole:

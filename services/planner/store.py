@@ -61,8 +61,9 @@ class ScaleStore:
         return frozenset(id for scale in self.running() if scale.model == model for id in scale.coming)
 
     def planned(self, model: str) -> list[PlannedInstance]:
-        """Return the instances of this model that running scales add, as they were planned."""
-        return [one for scale in self._outs() if scale.model == model for one in scale.plan.instances]
+        """Return the instances of this model that running scales are going to add, as they were planned."""
+        outs = [scale for scale in self._outs() if scale.model == model]
+        return [one for scale in outs for one in scale.plan.instances if one.id in scale.coming]
 
     def moving(self) -> dict[str, Role]:
         """Return the roles that instances are going to have, where their workers have not said so yet."""
@@ -140,8 +141,9 @@ class ScaleStore:
 
 def _taken(scale: RunningScale) -> Iterator[str]:
     yield from sorted(scale.reserved)
-    # What one scale added may be drained by another while the rest of the first still loads.
-    yield from (f"new {instance}" for instance in sorted(scale.coming))
+    # What one scale added may be drained by another, and recalled, while the rest of the first still loads.
+    comes = "new" if isinstance(scale, ScaleOut) else "recalled"
+    yield from (f"{comes} {instance}" for instance in sorted(scale.coming))
     yield from (f"leaving {instance}" for instance in sorted(scale.leaving))
     if isinstance(scale, ScaleOut):
         yield from (f"ticket {ticket}" for ticket in sorted(flow.ticket for flow in scale.delivery.flows))

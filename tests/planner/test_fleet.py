@@ -24,6 +24,11 @@ def test_what_plans_add_and_take_away_is_counted_once() -> None:
     assert [one.instance for one in fleet.serving] == ["i-w-1"]
 
 
+def test_what_one_plan_adds_and_another_drains_already_is_not_counted() -> None:
+    fleet = count_fleet("m", [serving("w-1"), serving("w-2")], frozenset({"i-w-2", "i-w-3"}), frozenset({"i-w-2"}))
+    assert fleet.present == {"i-w-1", "i-w-3"}
+
+
 def test_the_instances_with_the_fewest_requests_are_drained_and_none_that_loads() -> None:
     workers = [serving("w-1", running=3), serving("w-2", running=1), serving("w-3", running=1)]
     fleet = count_fleet("m", [*workers, serving("w-0", state="loading")], frozenset(), frozenset())

@@ -66,6 +66,14 @@ def test_a_lost_event_is_made_up_for_by_the_workers_report() -> None:
     assert scale.state == "done"
 
 
+def test_an_instance_that_a_report_shows_to_serve_is_counted_by_its_reports_alone() -> None:
+    scale = started(["a", "b"])
+    acknowledge(scale, scale.on_transfer(transfer("a", "whole"), 12.0))
+    assert scale.coming == {"i-a", "i-b"}, "its last report may be of before it loaded"
+    scale.on_report(serving("a"), 12.5)
+    assert (scale.coming, scale.state) == ({"i-b"}, "loading")
+
+
 def test_a_target_may_be_whole_before_its_answer_to_the_load_comes() -> None:
     scale = scale_out(["a", "b"])
     first, second = scale.start(10.5)

@@ -33,6 +33,19 @@ def test_running_scales_tell_what_they_add_reserve_and_send() -> None:
     assert store.leaving() == frozenset()
 
 
+def test_what_one_scale_adds_another_may_drain_and_recall_meanwhile() -> None:
+    store = ScaleStore(first_ticket=1)
+    store.add(running("scale-1", "a"))
+    drain = ScaleIn("scale-2", decision("in"), [ServingInstance("i-a", ("a",), 0)], {"a": 1}, 60.0)
+    drain.start(11.0)
+    store.add(drain)
+    store.check_invariants()
+    drain.recall(["a"], "more are needed", 12.0)
+    store.check_invariants()
+    assert (store.coming("m"), store.leaving()) == ({"i-a"}, frozenset())
+    assert [one.id for one in store.planned("m")] == ["i-a"]
+
+
 def test_who_receives_from_a_stranded_target_of_another_plan_passes_nothing_on() -> None:
     store = ScaleStore(first_ticket=1)
     ahead = running("scale-1", "a")
