@@ -103,16 +103,19 @@ class ScaleOut(SwitchingScale):
         return [*self._begin_moves(), *self.delivery.load_all()]
 
     def take_over(self, record: ScaleRecord, reports: Mapping[str, WorkerReport], now: float) -> list[NodeCommand]:
-        """Continue a scale out that an earlier planner began; workers that load for it keep what has arrived."""
+        """Continue a scale out that an earlier planner began; workers that load for it keep what has arrived. Those that
+        served are done, whatever became of them since."""
         self._continue(record)
         self.delivery.arrivals.continue_from(record)
         self._pipelines.take_over(record.pipelines, now)
         self._progress = now
-        planned = [(worker, one.id) for one in self.plan.instances for worker in one.ranks]
-        here = [worker for worker, id in planned if worker in reports and reports[worker].instance == id]
+        served = [one.node for one in record.phases if one.name == "serving" and one.node in self._targets]
+        self._shown.update(self.delivery.served(served))
+        left = [(worker, one.id) for one in self.plan.instances for worker in one.ranks if worker not in served]
+        here = [worker for worker, id in left if worker in reports and reports[worker].instance == id]
         # Flows may have broken unnoticed: a new plan brings what is still missing.
         self.delivery.strand(here, "the planner was restarted")
-        gone = [worker for worker, _ in planned if worker not in here]
+        gone = [worker for worker, _ in left if worker not in here]
         commands = self._fail(gone, f"{', '.join(gone)} left while there was no planner", now)
         commands += self._begin_moves(record)
         return [*commands, *(command for worker in here for command in self.on_report(reports[worker], now))]
@@ -210,7 +213,7 @@ class ScaleOut(SwitchingScale):
             first_layer_at = None if report.pipeline else self.delivery.ready_at(report.id, FIRST_LAYER)
             self._note("live", first_layer_at or now, report.id)
         if report.state == "serving":
-            self._shown.update([report.instance] if report.rank == 0 else [])  # an instance is counted by its leader
+            self._shown.update([report.instance] if report.rank == 0 else [])  # its leader counts for it
             self._whole(report.id, now)
             return [*commands, *self._serving(report.id, now)]
         if holding is not None and holding.is_whole:

@@ -20,7 +20,19 @@ from livescale.shared.messages.transfers import LiveMode, Load, PlannedPipeline,
 from livescale.shared.runtime.clock import CountedIds
 from tests.control.fakes import BLOCKS, manifest
 from tests.planner.planning import hops, live_planner, planned, planned_scale, scale_planner
-from tests.planner.samples import ENTRY, SIZE, VERSION, acknowledge, decision, loading, member, serving, snapshot, spare
+from tests.planner.samples import (
+    ENTRY,
+    SIZE,
+    VERSION,
+    acknowledge,
+    decision,
+    loading,
+    member,
+    serving,
+    snapshot,
+    spare,
+    transfer,
+)
 
 
 def test_first_receipts_form_a_tree_also_where_all_nodes_exchange() -> None:
@@ -270,3 +282,18 @@ def test_a_planner_that_takes_over_has_the_workers_with_everything_serve() -> No
     later, commands = planner.take_over(scale.record(), view, 5.0)
     assert [(one.node, type(one.message)) for one in commands] == [("a", Serve)]
     later.check_invariants()  # type: ignore[union-attr]
+
+
+def test_a_target_that_served_and_was_drained_while_there_was_no_planner_has_not_failed() -> None:
+    pool = snapshot(serving("s"), spare("a"), spare("b"))
+    planner, _ = scale_planner("chains")
+    scale = planned_scale(planner, pool, 3)
+    acknowledge(scale, scale.start(1.0))
+    first, second = (one.ranks[0] for one in scale.plan.instances)
+    acknowledge(scale, scale.on_transfer(transfer(first, "whole"), 2.0))
+    loads = replace(loading(second, 1, "loading"), plan_id=scale.id, instance=scale.plan.instances[1].id)
+    view = ModelView(snapshot(serving("s"), spare(first), loads), ENTRY, replace(manifest(VERSION)))
+    later, _ = planner.take_over(scale.record(), view, 5.0)
+    assert (later.state, later.coming) == ("loading", {scale.plan.instances[1].id})
+    later.on_report(replace(loads, state="serving"), 6.0)
+    assert (later.state, later.record().outcome) == ("done", "2 new instances serve")
