@@ -103,8 +103,8 @@ class ScaleOut(SwitchingScale):
         return [*self._begin_moves(), *self.delivery.load_all()]
 
     def take_over(self, record: ScaleRecord, reports: Mapping[str, WorkerReport], now: float) -> list[NodeCommand]:
-        """Continue a scale out that an earlier planner began; workers that load for it keep what has arrived. Those that
-        served are done, whatever became of them since."""
+        """Continue a scale out that an earlier planner began; workers that load for it keep what has arrived. Those
+        that served are done, whatever became of them since."""
         self._continue(record)
         self.delivery.arrivals.continue_from(record)
         self._pipelines.take_over(record.pipelines, now)
