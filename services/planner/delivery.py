@@ -126,7 +126,7 @@ class Delivery:
         self.stranded.forget(worker)
         return True
 
-    def served(self, workers: Iterable[str]) -> list[str]:
+    def served(self, workers: Sequence[str]) -> list[str]:
         """Note that these workers serve, or did, by what an earlier planner saw. Returns their instances."""
         for worker in workers:
             self.whole(worker)

@@ -103,19 +103,19 @@ class ScaleOut(SwitchingScale):
         return [*self._begin_moves(), *self.delivery.load_all()]
 
     def take_over(self, record: ScaleRecord, reports: Mapping[str, WorkerReport], now: float) -> list[NodeCommand]:
-        """Continue a scale out that an earlier planner began; workers that load for it keep what has arrived. Those
-        that served are done, whatever became of them since."""
+        """Continue what an earlier planner began: who loads keeps what has arrived, and those that served are done."""
         self._continue(record)
         self.delivery.arrivals.continue_from(record)
         self._pipelines.take_over(record.pipelines, now)
         self._progress = now
-        served = [one.node for one in record.phases if one.name == "serving" and one.node in self._targets]
-        self._shown.update(self.delivery.served(served))
-        left = [(worker, one.id) for one in self.plan.instances for worker in one.ranks if worker not in served]
-        here = [worker for worker, id in left if worker in reports and reports[worker].instance == id]
+        planned = [(worker, one.id) for one in self.plan.instances for worker in one.ranks]
+        served = {phase.node for phase in record.phases if phase.name == "serving"}
+        self._shown.update(self.delivery.served([worker for worker, _ in planned if worker in served]))
+        left = {worker: id for worker, id in planned if worker not in served}
+        here = [worker for worker, id in left.items() if worker in reports and reports[worker].instance == id]
         # Flows may have broken unnoticed: a new plan brings what is still missing.
         self.delivery.strand(here, "the planner was restarted")
-        gone = [worker for worker, _ in left if worker not in here]
+        gone = [worker for worker in left if worker not in here]
         commands = self._fail(gone, f"{', '.join(gone)} left while there was no planner", now)
         commands += self._begin_moves(record)
         return [*commands, *(command for worker in here for command in self.on_report(reports[worker], now))]
