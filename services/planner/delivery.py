@@ -126,12 +126,11 @@ class Delivery:
         self.stranded.forget(worker)
         return True
 
-    def served(self, workers: Sequence[str]) -> list[str]:
-        """Note that these workers serve, or did, by what an earlier planner saw. Returns their instances."""
+    def served(self, workers: Iterable[str]) -> None:
+        """Note that these workers serve, or did, by what an earlier planner saw."""
         for worker in workers:
             self.whole(worker)
             self.targets.move(worker, TargetState.SERVING)
-        return [self.orders.instance_of(worker).id for worker in workers]
 
     def serves(self, worker: str) -> list[NodeCommand]:
         """Tell the worker's instance to serve, if every rank of it is whole."""

@@ -46,7 +46,7 @@ class ScaleOut(SwitchingScale):
         self._errors: list[str] = []
         self._timeout_seconds = timeout_seconds
         self._progress = decision.at
-        self._shown: set[str] = set()  # instances that a report has shown to serve
+        self._shown: set[str] = set()  # workers that a report has shown to serve
 
     @property
     def plan(self) -> Plan:
@@ -57,7 +57,7 @@ class ScaleOut(SwitchingScale):
     def coming(self) -> frozenset[str]:
         """Those of which no report has said yet that they serve: from then on their reports alone count, as they may be
         drained while others still load."""
-        planned = (one for one in self.plan.instances if one.id not in self._shown)
+        planned = (one for one in self.plan.instances if one.ranks[0] not in self._shown)
         left = (one.id for one in planned if self._targets.lowest(one) is not TargetState.FAILED)
         return frozenset() if self.ended else frozenset(left)
 
@@ -110,7 +110,8 @@ class ScaleOut(SwitchingScale):
         self._progress = now
         planned = [(worker, one.id) for one in self.plan.instances for worker in one.ranks]
         served = {phase.node for phase in record.phases if phase.name == "serving"}
-        self._shown.update(self.delivery.served([worker for worker, _ in planned if worker in served]))
+        self._shown.update(worker for worker, _ in planned if worker in served)
+        self.delivery.served(self._shown)
         left = {worker: id for worker, id in planned if worker not in served}
         here = [worker for worker, id in left.items() if worker in reports and reports[worker].instance == id]
         # Flows may have broken unnoticed: a new plan brings what is still missing.
@@ -213,7 +214,7 @@ class ScaleOut(SwitchingScale):
             first_layer_at = None if report.pipeline else self.delivery.ready_at(report.id, FIRST_LAYER)
             self._note("live", first_layer_at or now, report.id)
         if report.state == "serving":
-            self._shown.update([report.instance] if report.rank == 0 else [])  # its leader counts for it
+            self._shown.add(report.id)
             self._whole(report.id, now)
             return [*commands, *self._serving(report.id, now)]
         if holding is not None and holding.is_whole:

@@ -62,8 +62,8 @@ class ScaleStore:
 
     def planned(self, model: str) -> list[PlannedInstance]:
         """Return the instances of this model that running scales are going to add, as they were planned."""
-        outs = [scale for scale in self._outs() if scale.model == model]
-        return [one for scale in outs for one in scale.plan.instances if one.id in scale.coming]
+        coming = self.coming(model)
+        return [one for scale in self._outs() for one in scale.plan.instances if one.id in coming]
 
     def moving(self) -> dict[str, Role]:
         """Return the roles that instances are going to have, where their workers have not said so yet."""

@@ -113,8 +113,8 @@ def was_struck(faults: Sequence[SeedFault], id: str, at: float) -> bool:
 def _known_by(fault: SeedFault, faults: Sequence[SeedFault]) -> float:
     """When the registry knows at the latest that a fault has struck: it hears of nothing while it is away itself, or
     the bus is, or everybody stands still."""
-    own = [one for one in faults if one.who.startswith("registry-") and one.what in FATAL]
-    away = [*own, *(one for one in faults if one.what in ("stall", "outage"))]
+    registry = (one for one in faults if one.who.startswith("registry-") and one.what in FATAL)
+    away = [*registry, *(one for one in faults if one.what in ("stall", "outage"))]
     latest = fault.ends
     for one in sorted(away, key=lambda one: one.at):
         if one.at <= latest + LEASE_SECONDS:
