@@ -97,6 +97,7 @@ class ServingFleet:
         if admission is None:
             return []
         admission.confirm()
+        self._early_ends.forget(request_id)
         return [StopWork(worker, request_id, "cancelled")] if admission.stopped else []
 
     def refused(self, effect: AdmitTo) -> AdmittedRequest | None:
@@ -161,13 +162,14 @@ class ServingFleet:
         lost = ((id, one, f"{worker} ended its instance, and does not have it") for id, worker, one in overdue)
         return [effect for id, admission, reason in lost for effect in _tell_lost(id, admission, reason)]
 
-    def learned(self, worker: str, running: Iterable[Running], now: float) -> Collection[str]:
-        """Take over what a worker already runs, and return the ids of all requests there. A request that runs at
-        another worker as well stays there: both make the same tokens, and the gateway stops the one it does not
-        need."""
+    def learned(self, worker: str, running: Iterable[Running], now: float, ended: Iterable[str]) -> Collection[str]:
+        """Take over what a worker already runs, and what `ended` there lately; return the ids of all requests there. A
+        request that runs at another worker as well stays there: both make the same tokens, and the gateway stops the
+        one it does not need."""
         instance = self._instances.get(worker)
         if instance is None:
             return ()
+        instance.note_ended(ended)
         instance.adopt([one for one in running if self.runs_at(one.request_id) is None], now)
         return instance.admitted.keys()
 
@@ -208,10 +210,19 @@ class ServingFleet:
                 if previous is not None:
                     previous.keep(id)
             return []
-        given = {id: None if previous is None else previous.give(id) for id in moved.request_ids}
+        ids = [id for id in moved.request_ids if not self._comes_late(id, moved)]
+        given = {id: None if previous is None else previous.give(id) for id in ids}
         kept = {id: admission or self._parted.take(id) for id, admission in given.items()}
         found = [(id, admission) for id, admission in kept.items() if admission is not None]
         return [effect for id, admission in found for effect in self._move(moved.worker, id, admission, now)]
+
+    def _comes_late(self, request_id: str, moved: RequestsMoved) -> bool:
+        """Whether the request ended where it moved, and is being given anew to the worker from which it moved."""
+        previous, worker = self._instances.get(moved.previous), self._instances.get(moved.worker)
+        admission = None if previous is None else previous.admitted.get(request_id)
+        if worker is None or admission is None or admission.confirmed:
+            return False
+        return worker.has_ended(request_id)
 
     def _move(self, worker: str, request_id: str, admission: AdmittedRequest, now: float) -> list[Effect]:
         instance = self._instances.get(worker)

@@ -97,7 +97,6 @@ class InstanceView:
         self._new_tokens += waiting.tokens if has_prompt else waiting.all_tokens
         admission = AdmittedRequest(request.gateway, waiting, self._need(request), now, decode=decode)
         admission.unpaired = self.state == "live"
-        self._early_ends.forget(request.request_id)
         self.take(request.request_id, admission)
         if decode is not None:
             self._promises.keep(request.request_id, decode, admission.blocks)
@@ -141,6 +140,14 @@ class InstanceView:
         if admission is None or not self.learned:
             self._early_ends.note(request_id, self.worker)
         return admission
+
+    def note_ended(self, request_ids: Iterable[str]) -> None:
+        """Note that these have ended here, though their ends may have been told before this router listened. That they
+        came here may still be heard."""
+        for request_id in request_ids:
+            admission = self.admitted.get(request_id)
+            if admission is None or admission.confirmed:  # otherwise it is being given to the worker anew
+                self.end(request_id)
 
     def has_ended(self, request_id: str) -> bool:
         """Whether the request ended here before it was heard that it is here."""

@@ -225,7 +225,7 @@ class Office:
             self.policy.learned(effect.worker, [], self._clock.wall())
         else:
             log.info("worker_asked", worker=effect.worker, reason=effect.reason, running=len(answer.requests))
-            self.policy.learned(effect.worker, answer.requests, self._clock.wall())
+            self.policy.learned(effect.worker, answer.requests, self._clock.wall(), ended=answer.ended)
         self._dispatch()
 
     async def _move(self, effect: MoveRequest) -> None:

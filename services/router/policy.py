@@ -122,10 +122,10 @@ class RouterPolicy:
         self._moves.heard(report)
         return self._fleet.on_report(report, now)
 
-    def learned(self, worker: str, running: Iterable[Running], now: float) -> None:
-        """Take over what a worker already runs. A gateway may have submitted one of these requests again; it then
-        leaves the queue."""
-        there = self._fleet.learned(worker, running, now)
+    def learned(self, worker: str, running: Iterable[Running], now: float, ended: Iterable[str] = ()) -> None:
+        """Take over what a worker already runs, and what `ended` there lately. A gateway may have submitted one of
+        those that run again; it then leaves the queue."""
+        there = self._fleet.learned(worker, running, now, ended)
         for queue in self._queues.values():
             queue.remove_if(lambda waiting: waiting.request.request_id in there)
 

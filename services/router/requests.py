@@ -18,7 +18,8 @@ RESUMED_ARRIVALS = PRIORITY_ARRIVALS // 2
 # Short, so that a burst is seen while it begins.
 WINDOW_SECONDS = 1.0
 
-MOST_ENDED = 16_384  # requests whose early ends are remembered: workers say the last 512 again after an outage
+# Requests whose early ends are remembered: workers say the last 512 again after an outage, and to a new router.
+MOST_ENDED = 16_384
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,7 @@ class Promises:
 
 class EarlyEnds:
     """Where the last requests ended before it was heard that they were there. What is heard late of them no longer
-    counts, until they are given to a worker anew."""
+    counts, until a worker has taken them anew."""
 
     def __init__(self) -> None:
         self._workers: dict[str, str] = {}  # by request
@@ -255,5 +256,5 @@ class EarlyEnds:
         return self._workers.get(request_id) == worker
 
     def forget(self, request_id: str) -> None:
-        """Note that the request is given to a worker, again or for the first time."""
+        """Note that a worker took the request, again or for the first time."""
         self._workers.pop(request_id, None)

@@ -183,9 +183,10 @@ class Running(Message, frozen=True, kw_only=True):
 
 
 class RunningRequests(Message, frozen=True, kw_only=True):
-    """Worker -> router: all that were admitted here and have not ended."""
+    """Worker -> router: all that were admitted here and have not ended, and the last that `ended` here."""
 
     requests: list[Running] = []
+    ended: list[Name] = []
 
 
 class Cancel(Message, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ import pytest
 
 from livescale.services.router.effects import Learn, Lose, StopWork
 from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.requests import RequestsEnded, Running
 from tests.router.examples import NOW, admissions, admit, hear, lease, load, policy, report, request
 
@@ -62,6 +63,33 @@ def test_what_ended_before_the_answer_that_still_has_it_is_not_taken_over() -> N
     made.on_ended(RequestsEnded(worker="a", request_ids=["r-1"]))
     made.learned("a", running("r-1", "r-2"), NOW)
     assert [made.runs_at(id) for id in ("r-1", "r-2")] == [None, "a"]
+
+
+@pytest.mark.parametrize("moves_first", [False, True])
+def test_what_ended_before_this_router_listened_is_not_counted_where_it_is_said_to_have_gone(moves_first: bool) -> None:
+    made = policy()
+    made.on_report(report("a", load(running=1)), NOW)
+    made.on_report(report("b"), NOW)
+    made.learned("a", running("r-1"), NOW)
+    moved = RequestsMoved(worker="b", previous="a", request_ids=["r-1"])
+    if moves_first:
+        made.on_moved(moved, NOW)
+        made.learned("b", [], NOW, ended=["r-0", "r-1"])
+    else:
+        made.learned("b", [], NOW, ended=["r-0", "r-1"])
+        made.on_moved(moved, NOW)
+    made.check_invariants()
+    assert made.runs_at("r-1") is None
+    assert sum(one.running for one in made.loads(NOW)) == 0
+
+
+def test_what_is_given_anew_to_a_worker_where_it_once_ended_is_counted() -> None:
+    made = policy(report("a"))
+    made.submit(request("r-1"), NOW)
+    made.dispatch(NOW)
+    made.learned("a", [], NOW, ended=["r-1"])
+    made.admitted("a", "r-1")
+    assert made.runs_at("r-1") == "a"
 
 
 def test_what_was_taken_over_is_lost_with_its_worker_and_stopped_with_its_gateway() -> None:

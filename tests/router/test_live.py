@@ -106,6 +106,18 @@ def test_what_ended_at_a_worker_before_and_is_submitted_again_counts_there_once_
     assert places(made, "r0") == ["h"]
 
 
+def test_what_is_given_anew_stays_there_though_it_is_heard_late_that_it_once_moved_away_and_ended() -> None:
+    made = live()
+    made.on_ended(RequestsEnded(worker="h", request_ids=["r0"]))
+    made.submit(request("r0"), NOW)
+    assert admissions(made.dispatch(NOW)) == [("r0", "t")]
+    assert moved(made, "r0") == []
+    assert places(made, "r0") == ["t"]
+    made.admitted("t", "r0")
+    made.on_ended(RequestsEnded(worker="t", request_ids=["r0"]))
+    assert places(made, "r0") == [None]
+
+
 def test_what_ends_at_a_worker_that_does_not_have_it_ends_nothing_elsewhere_unless_it_may_have_moved() -> None:
     made = policy(report("a"), report("b"))
     [(_, worker)] = admit(made, request("r0"))

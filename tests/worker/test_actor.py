@@ -123,6 +123,9 @@ async def test_a_router_can_ask_what_runs_and_admit_it_once_more() -> None:
         assert len(await made.finished("a")) == 100
         assert len(await made.finished("waits")) == 100
         await made.until(lambda: made.ended == ["a", "waits"])
+        assert answer.ended == []
+        answer = await made.bus.call(RUNNING, AskRunning(), timeout=5, id="w-1")
+        assert (answer.requests, answer.ended) == ([], ["a", "waits"])
 
 
 async def test_what_ended_while_the_bus_was_away_is_told_when_it_is_back() -> None:

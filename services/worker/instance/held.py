@@ -56,8 +56,9 @@ class HeldInstance:
         return Ack()
 
     async def tell_running(self, ask: AskRunning, context: Context) -> RunningRequests:
-        """Answer RUNNING: tell a router that is new every request that is here."""
-        return RunningRequests(requests=self.serving.running())
+        """Answer RUNNING: tell a router that is new every request that is here, and which ended lately: it may yet hear
+        that they came here."""
+        return RunningRequests(requests=self.serving.running(), ended=self.serving.frames.history.ended())
 
     def find(self, wanted: Send) -> Loading:
         """The parameters that the worker is to send. Raises Refusal 409 where it holds others, or none."""
