@@ -1,13 +1,13 @@
 """Clients of a simulation: requests go through the gateway's own streams and generations, only HTTP is left out."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from livescale.load.records import Ask, RequestRecord
 from livescale.services.gateway.errors import ApiError
 from livescale.services.gateway.generation import Generation
 from livescale.services.gateway.metrics import GatewayMetrics
-from livescale.services.gateway.output import TextPiece
+from livescale.services.gateway.output import StopReason, TextPiece
 from livescale.services.gateway.progress import Fresh
 from livescale.services.gateway.streams import Backend, HeldRequests, Peers, RequestStreams
 from livescale.shared.bus.contract import Context
@@ -24,8 +24,10 @@ class TokensOnly:
     reasoning_tokens: int | None = None
 
     def feed(self, fresh: Fresh) -> TextPiece:
-        reason = fresh.finish_reason
-        return TextPiece("", fresh.token_ids, None if reason is None else "stop" if reason == "stop" else "length")
+        reason: StopReason | None = None
+        if fresh.finish_reason is not None:
+            reason = "stop" if fresh.finish_reason == "stop" else "length"
+        return TextPiece("", fresh.token_ids, reason, logprobs=fresh.logprobs, prompt_logprobs=fresh.prompt_logprobs)
 
 
 class HeadlessGateway:
@@ -50,24 +52,34 @@ class HeadlessGateway:
         return await self.membership.why_not_ready()
 
 
-async def fetch(gateway: HeadlessGateway, model: str, ask: Ask, seconds: float = PATIENCE_SECONDS) -> RequestRecord:
-    """Send one request now, and follow it to its end; whatever goes wrong is in the record."""
-    clock = gateway.backend.clock
-    sent, token_ids, token_at = clock.wall(), list[int](), list[float]()
-
-    async def emit(piece: TextPiece) -> None:
-        token_ids.extend(piece.token_ids)
-        token_at.extend([clock.wall()] * len(piece.token_ids))
-
-    submit = Submit(
+def submit_of(gateway: HeadlessGateway, model: str, ask: Ask, seconds: float) -> Submit:
+    """The request that a gateway makes of what its client asks for, and waits for so many seconds."""
+    return Submit(
         request_id=f"{gateway.id}-{ask.index}",
         model=model,
         gateway=gateway.id,
         prompt=ask.prompt,
         sampling=Sampling(temperature=ask.temperature, seed=ask.seed),
         max_tokens=ask.max_tokens,
-        deadline=sent + seconds,
+        deadline=gateway.backend.clock.wall() + seconds,
     )
+
+
+async def fetch(gateway: HeadlessGateway, model: str, ask: Ask, seconds: float = PATIENCE_SECONDS) -> RequestRecord:
+    """Send one request now, and follow it to its end; whatever goes wrong is in the record."""
+    return await send(gateway, ask, submit_of(gateway, model, ask, seconds), lambda piece: None)
+
+
+async def send(gateway: HeadlessGateway, ask: Ask, submit: Submit, watch: Callable[[TextPiece], None]) -> RequestRecord:
+    """As `fetch`, with what was made of `ask`. `watch` sees each piece of the answer."""
+    clock = gateway.backend.clock
+    sent, token_ids, token_at = clock.wall(), list[int](), list[float]()
+
+    async def emit(piece: TextPiece) -> None:
+        watch(piece)
+        token_ids.extend(piece.token_ids)
+        token_at.extend([clock.wall()] * len(piece.token_ids))
+
     generation, refusal = Generation(gateway.backend, submit, TokensOnly(), Context()), None
     try:
         await generation.run(emit)

@@ -4,12 +4,43 @@ from collections.abc import Sequence
 from random import Random
 
 import msgspec
+from msgspec.structs import replace
 
 from livescale.load.records import Ask
 from livescale.load.simulate.seeds.random_models import VOCABULARY
+from livescale.shared.messages.requests import PromptLogprobs, Submit
 
 PATIENCE_SECONDS = 300.0  # of most clients, who wait longer than any system may take to recover
 LOAD_SECONDS = 6.0  # in which requests are sent
+WISHES_SHARE = 0.2  # of all seeds
+MOST_MIN_TOKENS = 8
+
+
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client asks for beside so many tokens; the names are those of a `Submit`. With `logprobs` or
+    `prompt_logprobs` it is told of so many of the likeliest tokens in each place."""
+
+    stop_token_ids: list[int] = []
+    min_tokens: int = 0
+    priority: int = 0
+    context_id: str | None = None
+    cache_salt: str | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+    def of(self, submit: Submit) -> Submit:
+        """The request with what is wished."""
+        scores = None if self.prompt_logprobs is None else PromptLogprobs(top=self.prompt_logprobs)
+        return replace(
+            submit,
+            stop_token_ids=self.stop_token_ids,
+            min_tokens=self.min_tokens,
+            priority=self.priority,
+            context_id=self.context_id,
+            cache_salt=self.cache_salt,
+            sampling=replace(submit.sampling, logprobs=self.logprobs),
+            prompt_logprobs=scores,
+        )
 
 
 class SeedAsk(msgspec.Struct, frozen=True):
@@ -23,6 +54,33 @@ class SeedAsk(msgspec.Struct, frozen=True):
     shared: int = 0
     patience: float = PATIENCE_SECONDS
     leaves: float | None = None
+    wishes: Wishes = Wishes()
+
+
+def has_wishes(seed: int) -> bool:
+    """Whether clients of the system of a seed ask for more than tokens, and its operator has unusual settings."""
+    return Random(f"wishes {seed}").random() < WISHES_SHARE
+
+
+def with_wishes(chance: Random, asks: Sequence[SeedAsk]) -> list[SeedAsk]:
+    """The same requests, with what some of their clients wish."""
+    return [replace(ask, wishes=random_wishes(chance, ask.ask.max_tokens)) for ask in asks]
+
+
+def random_wishes(chance: Random, max_tokens: int) -> Wishes:
+    stops: list[int] = []
+    if chance.random() < 0.5:
+        stops = chance.sample(range(VOCABULARY), chance.choice((5, 20, 100)))
+    scores = chance.random() < 0.3
+    return Wishes(
+        stop_token_ids=stops,
+        min_tokens=chance.choice((0, 0, 1, 8)) if stops and max_tokens >= MOST_MIN_TOKENS else 0,
+        priority=chance.choice((0, 0, 0, -1, 1, 1_000)),
+        context_id=chance.choice((None, None, "a", "b")),
+        cache_salt=chance.choice((None, None, None, "x")),
+        logprobs=chance.choice((0, 2)) if scores else None,
+        prompt_logprobs=chance.choice((0, 2)) if scores and chance.random() < 0.5 else None,
+    )
 
 
 def random_asks(chance: Random, models: Sequence[str]) -> list[SeedAsk]:

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from livescale.load.simulate.client import fetch
+from livescale.load.simulate.client import send, submit_of
 from livescale.load.simulate.cluster import VirtualCluster
 from livescale.load.simulate.seeds.asks import SeedAsk
-from livescale.load.simulate.seeds.history import GATEWAY, AskOutcome
+from livescale.load.simulate.seeds.history import GATEWAY, AskOutcome, Told
+from livescale.services.gateway.output import TextPiece
 
 LOOK_SECONDS = 0.1
 AGAIN = 1_000  # what the number of a request grows by where it is sent again
@@ -82,12 +83,19 @@ class Clients:
 
     async def _attempt(self, number: int, ask: SeedAsk, index: int, seconds: float) -> AskOutcome | float:
         """The answer, or after how many seconds to ask again."""
-        sent = replace(ask.ask, index=index)
-        record = await fetch(self._cluster.gateway, ask.model, sent, max(seconds, 0.0))
+        sent, gateway, pieces = replace(ask.ask, index=index), self._cluster.gateway, list[TextPiece]()
+        submit = ask.wishes.of(submit_of(gateway, ask.model, sent, max(seconds, 0.0)))
+        record = await send(gateway, sent, submit, pieces.append)
         if record.error is None:
-            return AskOutcome(number, "complete", record)
+            return AskOutcome(number, "complete", record, told=told_in(pieces))
         if record.status == 504:
             return AskOutcome(number, "late", record, record.error)
         if record.retry_after is not None and record.status in (429, 503) and not record.token_ids:
             return record.retry_after
         return AskOutcome(number, "refused", record, f"{record.status} {record.error}")
+
+
+def told_in(pieces: Sequence[TextPiece]) -> Told:
+    """How likely the tokens of an answer and of its prompt are, as the pieces of the answer tell."""
+    made = tuple(one for piece in pieces for one in piece.logprobs if one is not None)
+    return Told(made, tuple(one for piece in pieces for one in piece.prompt_logprobs))

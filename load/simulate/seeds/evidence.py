@@ -6,14 +6,14 @@ from math import inf
 
 from livescale.load.simulate.faults import MESSAGE_KINDS
 from livescale.load.simulate.seeds.asks import SeedAsk
-from livescale.load.simulate.seeds.history import AskOutcome, History, SeedFault
+from livescale.load.simulate.seeds.history import AskOutcome, History, SeedFault, Told
 from livescale.load.simulate.seeds.random_models import VOCABULARY
 from livescale.load.simulate.seeds.system import SeedSystem
-from livescale.services.worker.engine.modelled_steps import choose_token, first_state, follow
+from livescale.services.worker.engine.modelled_steps import choose_token, even_logprobs, first_state, follow
 from livescale.services.worker.scheduling.batch import TokenSampling
 from livescale.shared.bus.codec import decode
 from livescale.shared.messages.membership import LeaseChanged
-from livescale.shared.messages.requests import Sampling, TokenFrame
+from livescale.shared.messages.requests import Sampling, TokenFrame, TokenLogprobs
 from livescale.shared.messages.scaling import Decision, ScaleRecord
 from livescale.shared.subjects import DECISION, LEASE, PLAN, TOKENS
 
@@ -34,14 +34,31 @@ def answered(system: SeedSystem, history: History) -> Iterator[tuple[SeedAsk, As
 
 def undisturbed(ask: SeedAsk, version: str) -> list[int]:
     """The tokens of a request that nothing happens to."""
-    one = ask.ask
+    one, stops = ask.ask, tuple(ask.wishes.stop_token_ids)
     *_, state = follow(first_state(version), one.prompt)
     made: list[int] = []
-    while len(made) < one.max_tokens:
-        sampling = TokenSampling(Sampling(temperature=one.temperature, seed=one.seed), len(made))
-        made.append(choose_token(state, sampling, VOCABULARY))
+    while len(made) < one.max_tokens and not ends_answer(ask, made):
+        forbidden = stops if len(made) < ask.wishes.min_tokens else ()
+        sampling = TokenSampling(Sampling(temperature=one.temperature, seed=one.seed), len(made), forbidden, stops)
+        made.append(choose_token(state, sampling, VOCABULARY, ends=True))
         [state] = follow(state, made[-1:])
     return made
+
+
+def ends_answer(ask: SeedAsk, made: Sequence[int]) -> bool:
+    """Whether the last of these tokens ends the answer before it is as long as it may be."""
+    return bool(made) and made[-1] in ask.wishes.stop_token_ids
+
+
+def tellable(ask: SeedAsk, made: Sequence[int]) -> Told:
+    """How likely these tokens of an answer and those of its prompt are, as far as the client wants to know."""
+    wishes = ask.wishes
+    return Told(_even(made, wishes.logprobs), _even(ask.ask.prompt[1:], wishes.prompt_logprobs))
+
+
+def _even(tokens: Sequence[int], top: int | None) -> tuple[TokenLogprobs, ...]:
+    """What is told of tokens, of which all are equally likely: with so many others, or nothing."""
+    return () if top is None else tuple(even_logprobs(token, top, VOCABULARY) for token in tokens)
 
 
 def places_of(system: SeedSystem) -> dict[str, str]:

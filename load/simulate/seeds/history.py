@@ -12,6 +12,7 @@ from livescale.load.records import RequestRecord
 from livescale.load.simulate.event_log import LoggedEvent
 from livescale.load.simulate.faults import FaultKind
 from livescale.shared.messages.membership import Role
+from livescale.shared.messages.requests import TokenLogprobs
 
 SeedFaultKind = Literal[FaultKind, "stop", "stall", "outage", "noise", "scale", "role"]
 WorkerMoment = Literal["loading", "live", "draining", "emptying", "taking over", "handing over", "moving KV"]
@@ -152,6 +153,13 @@ class FaultMakers:
         return SeedFault(at, "role", self._chance.choice(self._workers), role=self._chance.choice(ROLES))
 
 
+class Told(msgspec.Struct, frozen=True):
+    """How likely the tokens of an answer are, and those of its prompt, where the client asked for that."""
+
+    made: tuple[TokenLogprobs, ...] = ()
+    prompt: tuple[TokenLogprobs, ...] = ()
+
+
 End = Literal["complete", "late", "left", "broken", "refused"]
 
 
@@ -159,13 +167,14 @@ class AskOutcome(msgspec.Struct, frozen=True):
     """How a request ended. `number` is its place among the asks of the system.
 
     It was late for its client, its client left, its gateway died, or the system refused it. `record` is None where no
-    attempt came to its end.
+    attempt came to its end. `told` is what came with the tokens of one that is complete.
     """
 
     number: int
     end: End
     record: RequestRecord | None = None
     reason: str = ""
+    told: Told = Told()
 
 
 class LaidOut(msgspec.Struct, frozen=True):

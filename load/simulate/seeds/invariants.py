@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from livescale.load.simulate.seeds.asks import PATIENCE_SECONDS
 from livescale.load.simulate.seeds.busy_links import BusyLink, path_finder
+from livescale.load.simulate.seeds.client_rules import ends_once, tokens, told
 from livescale.load.simulate.seeds.evidence import (
     FATAL,
     MUTE,
@@ -18,24 +18,19 @@ from livescale.load.simulate.seeds.evidence import (
     resumed_requests,
     strikes,
     taken_back,
-    undisturbed,
     was_struck,
 )
-from livescale.load.simulate.seeds.history import GATEWAY, History, LaidOut
+from livescale.load.simulate.seeds.history import History, LaidOut
 from livescale.load.simulate.seeds.router_rules import acts_in_office, counts_once, counts_right, counts_what_is_there
 from livescale.load.simulate.seeds.system import SeedSystem
 from livescale.services.registry.copies import READ_TIMEOUT_SECONDS
 from livescale.services.worker.engine.modelled import MOST_LATE_SECONDS
-from livescale.shared.bus.codec import decode
-from livescale.shared.messages.requests import TokenFrame
 from livescale.shared.model.latency import Work, find_latency
-from livescale.shared.subjects import TOKENS
 from livescale.shared.topology.paths import Resource
 
 REST_SECONDS = 120.0  # from the last fault on
 COPY_SECONDS = 5.0  # beside what a disk takes to read
 AWAITED_SECONDS = 1.0  # longer than the word of a death takes, and than what ends then
-LATE = ("part", "outage", "stall", "lose", "delay", "repeat")  # faults by which messages are lost or late
 REFUSED_DRAIN, NO_COPY = "did not drain: ", "no worker or host has the whole model"  # in the outcome of a scale
 MOST_TAKEN_BACK = 2  # by chance: what others need changes, too
 ROUNDING = 1e-6
@@ -57,59 +52,6 @@ Rule = Callable[[SeedSystem, History], Iterator[str]]
 def check(system: SeedSystem, history: History) -> list[Violation]:
     """Return every violation of any rule in what happened."""
     return [Violation(name, text) for name, rule in RULES.items() for text in rule(system, history)]
-
-
-def tokens(system: SeedSystem, history: History) -> Iterator[str]:
-    """A client gets the tokens of an undisturbed request, or the first of them: nothing else may decide a token."""
-    for ask, answer in answered(system, history):
-        if answer.record is None or (answer.end != "complete" and not answer.record.token_ids):
-            continue  # of a model that was never ready not even the version is known
-        right, got = undisturbed(ask, history.versions[ask.model]), answer.record.token_ids
-        if got != right[: len(got)]:
-            place = next(place for place, pair in enumerate(zip(got, right, strict=False)) if pair[0] != pair[1])
-            yield f"request {answer.number} has a wrong token at {place} of {len(right)}"
-        elif answer.end == "complete" and got != right:
-            yield f"request {answer.number} ended with {len(got)} of {len(right)} tokens"
-
-
-def ends_once(system: SeedSystem, history: History) -> Iterator[str]:
-    """A request ends once: with all tokens, or by its client, its deadline or the death of its gateway."""
-    gateway_ends = any(fault.what in ("kill", "stop") and fault.who == GATEWAY for fault in system.faults)
-    for ask, answer in answered(system, history):
-        reason = answer.record.finish_reason if answer.record is not None else None
-        allowed = {
-            "complete": reason == "length",
-            "late": ask.patience < PATIENCE_SECONDS,
-            "left": ask.leaves is not None,
-            "broken": gateway_ends,
-            "refused": False,
-        }
-        if not allowed[answer.end]:
-            yield f"request {answer.number} was {answer.end} ({reason}): {answer.reason}"
-    numbers = [answer.number for answer in history.answers]
-    yield from (f"request {number} ended twice" for number in sorted(set(numbers)) if numbers.count(number) > 1)
-    yield from ends_on_the_bus(system, history)
-
-
-def ends_on_the_bus(system: SeedSystem, history: History) -> Iterator[str]:
-    """Whoever runs a request to its end, ends it after as many tokens as were asked for.
-
-    No other worker ends it, too, unless messages were lost or late: a router then admits it again, which does no harm.
-    """
-    wanted, ended = {ask.ask.index: ask.ask.max_tokens for ask in system.asks}, dict[str, str]()
-    in_time = not any(fault.what in LATE or strikes(fault, ("worker", "gateway")) for fault in system.faults)
-    for event in history.events:
-        if not event.subject.startswith("tok."):
-            continue
-        frame = decode(TOKENS.type, event.data, json=TOKENS.json)
-        for row in frame.rows if isinstance(frame, TokenFrame) else ():
-            most = wanted[int(row.request_id.split("-")[2]) % 1_000]
-            stop = row.index + len(row.token_ids)
-            if stop > most or (row.finish_reason == "length" and stop != most) or row.finish_reason == "error":
-                yield f"{row.request_id} has {stop} of {most} tokens at {frame.worker}: {row.finish_reason} {row.error}"
-            first = ended.setdefault(row.request_id, frame.worker) if row.finish_reason == "length" else frame.worker
-            if in_time and first != frame.worker:
-                yield f"{row.request_id} was run to its end by {first} and by {frame.worker}"
 
 
 def blocks_first(system: SeedSystem, history: History) -> Iterator[str]:
@@ -260,6 +202,7 @@ def physics(system: SeedSystem, history: History) -> Iterator[str]:
 
 RULES: dict[str, Rule] = {
     "tokens": tokens,
+    "told": told,
     "ends once": ends_once,
     "blocks first": blocks_first,
     "copies back": copies_back,

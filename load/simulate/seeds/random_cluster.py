@@ -4,22 +4,27 @@ from collections.abc import Sequence
 from random import Random
 from typing import get_args
 
+from msgspec.structs import replace
+
 from livescale.load.simulate.cluster_settings import VirtualClusterSettings
 from livescale.services.host.settings import HostSettings
 from livescale.services.monitor.settings import MonitorSettings
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.registry.settings import RegistrySettings
 from livescale.services.router.settings import RouterSettings
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.messages.model_spec import Disaggregation
 from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.messages.transfers import LiveMode
-from livescale.shared.runtime.settings import HostCacheName
+from livescale.shared.runtime.settings import HostCacheName, PolicyName
 from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, TopologyHost
 
 MEMORY = 1 << 36
 LOAD_PATIENCE_SECONDS = 8.0  # of the planner: longer than any fault
 LIVE_MODES: Sequence[LiveMode] = get_args(LiveMode)
+POLICIES: Sequence[PolicyName] = ("auto", "chains", "binomial", "tree", "fanout", "ring", "local")
+BINOMIAL: Sequence[PolicyName] = ("auto", "binomial")
 HOST_CACHES: Sequence[HostCacheName] = ("pool", "pool", "ttl", "all")
 
 
@@ -88,5 +93,31 @@ def random_settings(
             enable_prefix_caching=chance.random() < 0.7,
             switch_kv=chance.choice(("auto", "move", "recompute")),
             kv_transfer=chance.choice(("by-layer", "by-request")),
+        ),
+    )
+
+
+def unusual_settings(chance: Random, settings: VirtualClusterSettings) -> VirtualClusterSettings:
+    """The same settings, but for some that few operators change."""
+    worker, planner = settings.worker, settings.planner
+    policies = BINOMIAL if planner.live == "pipeline" else POLICIES
+    tokens = chance.choice((PREFILL_CHUNK + worker.max_num_seqs, 256, 512, 2048))
+    return replace(
+        settings,
+        registry=replace(settings.registry, host_cache=chance.choice(HOST_CACHES)),
+        router=replace(
+            settings.router, routing=chance.choice(("least-loaded", "round-robin")), tbt_slo=chance.choice((0.02, 0.15))
+        ),
+        planner=replace(planner, plan_policy=chance.choice(policies), group_setup_s=chance.uniform(0.0, 0.5)),
+        monitor=replace(settings.monitor, pre_scale_decode=chance.random() < 0.5),
+        worker=replace(
+            worker,
+            max_num_batched_tokens=tokens,
+            max_num_waiting=chance.choice((0, 4, 64)),
+            tbt_ratio=chance.choice((1.0, 1.85, 8.0)),
+            block_size=chance.choice((16, 32, 64)),
+            context_share=chance.choice((0.0, 0.5, 1.0)),
+            context_seconds=chance.choice((0.5, 1800.0)),
+            keep_parameters=chance.random() < 0.5,
         ),
     )

@@ -7,10 +7,10 @@ import msgspec
 from msgspec.structs import replace
 
 from livescale.load.simulate.cluster_settings import VirtualClusterSettings
-from livescale.load.simulate.seeds.asks import SeedAsk, crowd_asks, random_asks
+from livescale.load.simulate.seeds.asks import SeedAsk, crowd_asks, has_wishes, random_asks, with_wishes
 from livescale.load.simulate.seeds.crowds import Crowd, crowd_faults, has_crowd
 from livescale.load.simulate.seeds.history import SeedFault, random_faults
-from livescale.load.simulate.seeds.random_cluster import random_settings, random_topology
+from livescale.load.simulate.seeds.random_cluster import random_settings, random_topology, unusual_settings
 from livescale.load.simulate.seeds.random_models import random_config, random_models
 from livescale.load.simulate.seeds.stories import Cast, random_story, up_and_down
 from livescale.shared.messages.model_spec import ModelSpec
@@ -66,6 +66,9 @@ def random_system(seed: int) -> SeedSystem:
         asks, faults = crowd_asks(crowd.chance, models), crowd_faults(crowd)
     else:
         faults = with_story(seed, Cast(Random(f"story {seed}"), processes, models), faults, busy_at)
+    if has_wishes(seed):
+        wishes = Random(f"wishes of {seed}")
+        asks, cluster = with_wishes(wishes, asks), unusual_settings(wishes, cluster)
     return SeedSystem(
         seed=seed,
         cluster=cluster,

@@ -16,7 +16,10 @@ from livescale.shared.simulation.virtual_clock import machine_time
 
 
 class WatchedRunner(ModelledRunner):
-    """An engine that notes which blocks it is given and which it runs. Every load is another engine."""
+    """An engine that notes which blocks it is given and which it runs. Every load is another engine. Answers may end
+    before they are as long as they may be."""
+
+    ends = True
 
     def __init__(self, worker: str, settings: WorkerSettings, latency: Latency, clock: Clock, seen: History) -> None:
         memory = settings.kv_bytes, settings.block_size, latency, settings.engine_speed, clock, settings.host_kv_bytes

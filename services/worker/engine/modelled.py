@@ -61,7 +61,12 @@ log = structlog.get_logger()
 
 
 class ModelledRunner:
-    """A `Runner` whose steps take the time that `latency` says, divided by `speed`."""
+    """A `Runner` whose steps take the time that `latency` says, divided by `speed`.
+
+    Every answer is as long as it may be, unless the engine `ends` some at tokens that end them.
+    """
+
+    ends = False
 
     def __init__(
         self,
@@ -140,7 +145,13 @@ class ModelledRunner:
             )
         self.rates = EngineRates()
         self._model = ModelledEngine(
-            manifest, blocks, self._block_tokens, self._host_bytes // each, self._tell_missing, self.new_memory
+            manifest,
+            blocks,
+            self._block_tokens,
+            self._host_bytes // each,
+            self._tell_missing,
+            self.new_memory,
+            ends=self.ends,
         )
         return blocks
 

@@ -71,9 +71,12 @@ class ModelledEngine:
         host_blocks: int = 0,
         on_missing: OnMissing = lambda chunk, layers: None,
         new_memory: Callable[[int], StateMemory] = zeros,
+        *,
+        ends: bool = False,
     ) -> None:
         """`on_missing` is called with a chunk and layers that attended to something else than the request's KV.
-        Exported KV and activations of single layers go into `new_memory`."""
+        Exported KV and activations of single layers go into `new_memory`. An engine that `ends` answers may choose
+        tokens that end them; else each is as long as it may be."""
         self.layers = manifest.config.num_hidden_layers
         self._manifest = manifest
         self._block_tokens = block_tokens
@@ -82,6 +85,7 @@ class ModelledEngine:
         self._kv = ModelledKv(self.layers, kv_blocks, block_tokens, host_blocks)
         self._on_missing = on_missing
         self._new_memory = new_memory
+        self._ends = ends
 
     def add_block(self, index: int) -> None:
         if not 0 <= index < len(self._manifest.blocks):
@@ -237,7 +241,7 @@ class ModelledEngine:
                 prompts[number] = [even_logprobs(token, scoring.top, vocab_size) for token in scoring.following]
             if sampling is None:
                 continue
-            token = choose_token(state, sampling, vocab_size)
+            token = choose_token(state, sampling, vocab_size, ends=self._ends)
             if sampling.params.pools:
                 size = self._manifest.config.labels or self._manifest.config.hidden_size
                 logprobs[len(tokens)] = TokenLogprobs(0.0, pooled=made_up_vector(state, size))

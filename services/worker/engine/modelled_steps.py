@@ -117,13 +117,13 @@ def damaged(tokens: Sequence[int]) -> "array[int]":
     return array("Q", follow(DAMAGED, tokens))
 
 
-def choose_token(state: int, sampling: TokenSampling, vocab_size: int) -> int:
-    """The token after this state: evenly from the vocabulary, but never one that would end the request."""
+def choose_token(state: int, sampling: TokenSampling, vocab_size: int, *, ends: bool = False) -> int:
+    """The token after this state: evenly from the vocabulary, but none that would end the request, unless it `ends`."""
     seed = 0 if sampling.is_greedy else sampling.params.seed + 1
     first = _mixed(state ^ _mixed(seed & MASK)) % vocab_size
-    if first not in sampling.forbidden and first not in sampling.stops:
+    if first not in sampling.forbidden and (ends or first not in sampling.stops):
         return first
-    never = {*sampling.forbidden, *sampling.stops}
+    never = set(sampling.forbidden if ends else (*sampling.forbidden, *sampling.stops))
     return next((token for token in chain(range(first, vocab_size), range(first)) if token not in never), first)
 
 

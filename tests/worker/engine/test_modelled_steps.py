@@ -1,14 +1,17 @@
-"""Times of steps: chunks add up to prompts, layers to steps."""
+"""Times of steps: chunks add up to prompts, layers to steps. Tokens that end answers."""
 
 import pytest
+from msgspec.structs import replace
 
 from livescale.services.worker.engine.modelled_steps import (
+    choose_token,
     embedding_seconds,
     layer_seconds,
     step_seconds,
     work_of,
 )
-from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, LayerEntry, ScheduledChunk
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, LayerEntry, ScheduledChunk, TokenSampling
+from livescale.shared.messages.requests import Sampling
 from livescale.shared.model.latency import HEAD_SHARE, Latency, Work
 
 LATENCY = Latency(source="made up", prefill=(10.0, 0.1, 1e-5), decode=(20.0, 0.5, 1e-3))
@@ -57,3 +60,11 @@ def test_a_piece_pays_for_the_layers_that_are_left_of_it() -> None:
 def test_a_request_with_all_layers_behind_it_pays_for_the_head() -> None:
     whole = LATENCY.seconds(work_of([chunk(0, 128)]))
     assert step_seconds(LATENCY, Batch(1, (chunk(0, 128, layer=LAYERS),)), LAYERS) == pytest.approx(HEAD_SHARE * whole)
+
+
+def test_a_token_ends_an_answer_only_where_answers_may_end() -> None:
+    free = choose_token(1, TokenSampling(Sampling(temperature=0.0), 0), 100)
+    stops = TokenSampling(Sampling(temperature=0.0), 0, stops=(free,))
+    assert choose_token(1, stops, 100) != free
+    assert choose_token(1, stops, 100, ends=True) == free
+    assert choose_token(1, replace(stops, forbidden=(free,)), 100, ends=True) != free

@@ -106,7 +106,7 @@ BUGS = [
         "if command.instance == self._drained:",
         "if False:",
         "49f09f0e",
-        found_by=970393,
+        found_by=500144,
     ),
     Bug(
         "dead-target-awaited",

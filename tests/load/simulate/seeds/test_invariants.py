@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace as dataclass_replace
 
 import msgspec
 import pytest
@@ -9,14 +10,23 @@ from msgspec.structs import replace
 
 from livescale.load.records import RequestRecord
 from livescale.load.simulate.event_log import LoggedEvent
-from livescale.load.simulate.seeds.asks import SeedAsk
-from livescale.load.simulate.seeds.evidence import undisturbed
-from livescale.load.simulate.seeds.history import AskOutcome, Delivered, History, LaidOut, Ran, SeedFault, SeedFaultKind
+from livescale.load.simulate.seeds.asks import SeedAsk, Wishes
+from livescale.load.simulate.seeds.evidence import tellable, undisturbed
+from livescale.load.simulate.seeds.history import (
+    AskOutcome,
+    Delivered,
+    History,
+    LaidOut,
+    Ran,
+    SeedFault,
+    SeedFaultKind,
+    Told,
+)
 from livescale.load.simulate.seeds.invariants import RULES, check
 from livescale.load.simulate.seeds.system import SeedSystem, random_system
 from livescale.shared.bus.codec import encode
 from livescale.shared.messages.membership import LeaseChanged, LeaseState
-from livescale.shared.messages.requests import TokenFrame, Tokens
+from livescale.shared.messages.requests import TokenFrame, TokenLogprobs, Tokens
 from livescale.shared.messages.scaling import Action, Decision, ScaleRecord
 from tests.load.simulate.seeds.decisions import decided
 
@@ -109,6 +119,14 @@ WRONG: list[tuple[str, Spoil]] = [
     ("tokens", lambda one: one.answers.__setitem__(0, AskOutcome(0, "complete", record([RIGHT[0] + 1, *RIGHT[1:]])))),
     ("tokens", lambda one: one.answers.__setitem__(0, AskOutcome(0, "complete", record(RIGHT[:-1])))),
     ("tokens", lambda one: one.answers.__setitem__(0, AskOutcome(0, "complete", record([*RIGHT[:-1], RIGHT[-1] + 1])))),
+    (
+        "told",
+        lambda one: one.answers.__setitem__(
+            0, AskOutcome(0, "complete", record(RIGHT), told=Told((TokenLogprobs(0.0),)))
+        ),
+    ),
+    ("ends once", lambda one: one.events.append(frame(row(ASK.ask.max_tokens - 1, None)))),
+    ("ends once", lambda one: one.events.append(frame(row(0, "stop")))),
     ("ends once", lambda one: one.answers.append(one.answers[0])),
     ("ends once", lambda one: one.events.append(frame(row(ASK.ask.max_tokens - 1), "worker-1"))),
     ("counts right", lambda one: setattr(one, "counted_for", 1.6)),
@@ -163,6 +181,42 @@ def test_a_rule_is_broken_by_what_it_is_there_for(rule: str, spoil: Spoil) -> No
 def test_every_rule_is_tested_and_says_why_it_is_there() -> None:
     assert {rule for rule, _ in WRONG} == set(RULES)
     assert all(rule.__doc__ for rule in RULES.values())
+
+
+LONGER = replace(ASK, ask=replace(ASK.ask, max_tokens=9))
+UNTIL_STOP = undisturbed(LONGER, VERSION)[:4]
+STOPPED = replace(LONGER, wishes=Wishes(stop_token_ids=UNTIL_STOP[-1:], logprobs=2, prompt_logprobs=0))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "rule"),
+    [
+        (lambda answer: answer, None),
+        (lambda answer: replace(answer, told=Told()), "told"),
+        (lambda answer: replace(answer, told=replace(answer.told, prompt=answer.told.prompt[1:])), "told"),
+        (lambda answer: replace(answer, record=replace(answer.record, finish_reason="length")), "ends once"),
+        (lambda answer: replace(answer, told=replace(answer.told, made=answer.told.made[::-1])), "told"),
+    ],
+)
+def test_an_answer_ends_with_a_token_that_ends_it_and_its_tokens_are_told(
+    spoil: Callable[[AskOutcome], AskOutcome], rule: str | None
+) -> None:
+    assert undisturbed(STOPPED, VERSION) == UNTIL_STOP
+    right = AskOutcome(0, "complete", record(UNTIL_STOP, 5.0, "stop"), told=tellable(STOPPED, UNTIL_STOP))
+    history = replace_answer(good(), spoil(right))
+    found = check(replace(SYSTEM, asks=[STOPPED, *SYSTEM.asks[1:]]), history)
+    assert {one.rule for one in found} == (set() if rule is None else {rule})
+
+
+def replace_answer(history: History, answer: AskOutcome) -> History:
+    last = Tokens(
+        request_id=f"gateway-0-{ASK.ask.index}",
+        index=len(UNTIL_STOP) - 1,
+        token_ids=UNTIL_STOP[-1:],
+        finish_reason="stop",
+    )
+    events = [event for event in history.events if not event.subject.startswith("tok.")]
+    return dataclass_replace(history, answers=[answer], events=[*events, frame(last)])
 
 
 def with_faults(*faults: SeedFault) -> SeedSystem:

@@ -1,7 +1,11 @@
+from typing import get_args
+
 import pytest
 
+from livescale.load.simulate.seeds.asks import Wishes, has_wishes
 from livescale.load.simulate.seeds.random_cluster import LIVE_MODES
 from livescale.load.simulate.seeds.system import SeedSystem, kept, random_system
+from livescale.shared.runtime.settings import PolicyName
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +47,14 @@ def test_a_part_of_a_system_is_the_same_system_with_fewer_requests_and_faults(sy
     part = kept(system, [1], [0, 2])
     assert (part.asks, part.faults) == ([system.asks[1]], [system.faults[0], system.faults[2]])
     assert (part.cluster, part.specs) == (system.cluster, system.specs)
+
+
+def test_in_one_system_of_five_clients_and_operators_want_what_few_want(systems: list[SeedSystem]) -> None:
+    plain, unusual = ([one for one in systems if has_wishes(one.seed) is has] for has in (False, True))
+    assert 0.1 < len(unusual) / len(systems) < 0.3
+    assert all(ask.wishes == Wishes() for one in plain for ask in one.asks)
+    assert {one.cluster.planner.plan_policy for one in plain} == {"auto"}
+    assert {one.cluster.planner.plan_policy for one in unusual} == set(get_args(get_args(PolicyName)[0]))
+    wished = [ask.wishes for one in unusual for ask in one.asks]
+    for field in Wishes.__struct_fields__:
+        assert any(getattr(one, field) != getattr(Wishes(), field) for one in wished), field

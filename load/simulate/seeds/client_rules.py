@@ -1,0 +1,87 @@
+"""What must hold of clients' requests: their tokens, what is told of these, and their ends. Pure, as all rules are."""
+
+from collections.abc import Iterator
+
+from livescale.load.simulate.seeds.asks import PATIENCE_SECONDS, SeedAsk
+from livescale.load.simulate.seeds.evidence import answered, ends_answer, strikes, tellable, undisturbed
+from livescale.load.simulate.seeds.history import GATEWAY, AskOutcome, History
+from livescale.load.simulate.seeds.system import SeedSystem
+from livescale.shared.bus.codec import decode
+from livescale.shared.messages.requests import TokenFrame
+from livescale.shared.subjects import TOKENS
+
+LATE = ("part", "outage", "stall", "lose", "delay", "repeat")  # faults by which messages are lost or late
+
+
+def tokens(system: SeedSystem, history: History) -> Iterator[str]:
+    """A client gets the tokens of an undisturbed request, or the first of them: nothing else may decide a token."""
+    for ask, answer in answered(system, history):
+        if answer.record is None or (answer.end != "complete" and not answer.record.token_ids):
+            continue  # of a model that was never ready not even the version is known
+        right, got = undisturbed(ask, history.versions[ask.model]), answer.record.token_ids
+        if got != right[: len(got)]:
+            place = next(place for place, pair in enumerate(zip(got, right, strict=False)) if pair[0] != pair[1])
+            yield f"request {answer.number} has a wrong token at {place} of {len(right)}"
+        elif answer.end == "complete" and got != right:
+            yield f"request {answer.number} ended with {len(got)} of {len(right)} tokens"
+
+
+def told(system: SeedSystem, history: History) -> Iterator[str]:
+    """A client that asks how likely tokens are is told of each of them once, and of the right one."""
+    for ask, answer in answered(system, history):
+        if answer.end != "complete" or answer.record is None:
+            continue
+        right = tellable(ask, answer.record.token_ids)
+        of_answer, of_prompt = (answer.told.made, right.made), (answer.told.prompt, right.prompt)
+        for what, (got, wanted) in (("answer", of_answer), ("prompt", of_prompt)):
+            if got != wanted:
+                place = next((at for at, pair in enumerate(zip(got, wanted, strict=False)) if pair[0] != pair[1]), None)
+                counts = f"{len(got)} of {len(wanted)}"
+                yield f"request {answer.number} was told of {counts} tokens of its {what}, wrong at {place}"
+
+
+def ends_once(system: SeedSystem, history: History) -> Iterator[str]:
+    """A request ends once: with all tokens, or by its client, its deadline or the death of its gateway."""
+    gateway_ends = any(fault.what in ("kill", "stop") and fault.who == GATEWAY for fault in system.faults)
+    for ask, answer in answered(system, history):
+        reason = answer.record.finish_reason if answer.record is not None else None
+        allowed = {
+            "complete": reason == ("stop" if _is_stopped(ask, answer) else "length"),
+            "late": ask.patience < PATIENCE_SECONDS,
+            "left": ask.leaves is not None,
+            "broken": gateway_ends,
+            "refused": False,
+        }
+        if not allowed[answer.end]:
+            yield f"request {answer.number} was {answer.end} ({reason}): {answer.reason}"
+    numbers = [answer.number for answer in history.answers]
+    yield from (f"request {number} ended twice" for number in sorted(set(numbers)) if numbers.count(number) > 1)
+    yield from ends_on_the_bus(system, history)
+
+
+def ends_on_the_bus(system: SeedSystem, history: History) -> Iterator[str]:
+    """Whoever runs a request to its end, ends it after as many tokens as were asked for, or with one that ends it.
+
+    No other worker ends it, too, unless messages were lost or late: a router then admits it again, which does no harm.
+    """
+    asks, ended = {ask.ask.index: ask for ask in system.asks}, dict[str, str]()
+    in_time = not any(fault.what in LATE or strikes(fault, ("worker", "gateway")) for fault in system.faults)
+    for event in history.events:
+        if not event.subject.startswith("tok."):
+            continue
+        frame = decode(TOKENS.type, event.data, json=TOKENS.json)
+        for row in frame.rows if isinstance(frame, TokenFrame) else ():
+            ask = asks[int(row.request_id.split("-")[2]) % 1_000]
+            most, is_stopped = ask.ask.max_tokens, ends_answer(ask, row.token_ids)
+            stop, reason = row.index + len(row.token_ids), row.finish_reason
+            wrong = {None: is_stopped or stop == most, "length": is_stopped or stop != most, "stop": not is_stopped}
+            if stop > most or wrong.get(reason, reason == "error"):
+                yield f"{row.request_id} has {stop} of {most} tokens at {frame.worker}: {reason} {row.error}"
+            first = ended.setdefault(row.request_id, frame.worker) if reason in ("length", "stop") else frame.worker
+            if in_time and first != frame.worker:
+                yield f"{row.request_id} was run to its end by {first} and by {frame.worker}"
+
+
+def _is_stopped(ask: SeedAsk, answer: AskOutcome) -> bool:
+    """Whether a token has ended the answer."""
+    return answer.record is not None and ends_answer(ask, answer.record.token_ids)
