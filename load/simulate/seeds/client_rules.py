@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 from livescale.load.simulate.seeds.asks import PATIENCE_SECONDS, SeedAsk
 from livescale.load.simulate.seeds.evidence import answered, ends_answer, strikes, tellable, undisturbed
-from livescale.load.simulate.seeds.history import GATEWAY, AskOutcome, History
+from livescale.load.simulate.seeds.history import GATEWAY, AskOutcome, History, index_of
 from livescale.load.simulate.seeds.system import SeedSystem
 from livescale.shared.bus.codec import decode
 from livescale.shared.messages.requests import TokenFrame
 from livescale.shared.subjects import TOKENS
 
+VERSION_GONE = "the version of the model that began this request is gone"
 LATE = ("part", "outage", "stall", "lose", "delay", "repeat")  # faults by which messages are lost or late
 
 
@@ -18,7 +19,10 @@ def tokens(system: SeedSystem, history: History) -> Iterator[str]:
     for ask, answer in answered(system, history):
         if answer.record is None or (answer.end != "complete" and not answer.record.token_ids):
             continue  # of a model that was never ready not even the version is known
-        right, got = undisturbed(ask, history.versions[ask.model]), answer.record.token_ids
+        got = answer.record.token_ids
+        # An answer is that of one version, from its first token to its last.
+        rights = [undisturbed(ask, version) for version in history.versions[ask.model]]
+        right = next((one for one in rights if got == one[: len(got)]), rights[0])
         if got != right[: len(got)]:
             place = next(place for place, pair in enumerate(zip(got, right, strict=False)) if pair[0] != pair[1])
             yield f"request {answer.number} has a wrong token at {place} of {len(right)}"
@@ -41,7 +45,8 @@ def told(system: SeedSystem, history: History) -> Iterator[str]:
 
 
 def ends_once(system: SeedSystem, history: History) -> Iterator[str]:
-    """A request ends once: with all tokens, or by its client, its deadline or the death of its gateway."""
+    """A request ends once: with all tokens, or by its client, its deadline or the death of its gateway, or as the
+    version that began it is gone."""
     gateway_ends = any(fault.what in ("kill", "stop") and fault.who == GATEWAY for fault in system.faults)
     for ask, answer in answered(system, history):
         reason = answer.record.finish_reason if answer.record is not None else None
@@ -50,13 +55,19 @@ def ends_once(system: SeedSystem, history: History) -> Iterator[str]:
             "late": ask.patience < PATIENCE_SECONDS,
             "left": ask.leaves is not None,
             "broken": gateway_ends,
-            "refused": False,
+            "refused": VERSION_GONE in answer.reason and may_lose_version(system),
         }
         if not allowed[answer.end]:
             yield f"request {answer.number} was {answer.end} ({reason}): {answer.reason}"
     numbers = [answer.number for answer in history.answers]
     yield from (f"request {number} ended twice" for number in sorted(set(numbers)) if numbers.count(number) > 1)
     yield from ends_on_the_bus(system, history)
+
+
+def may_lose_version(system: SeedSystem) -> bool:
+    """Whether a request may have lost its worker when no other one had its version any more."""
+    is_updated = any(fault.what == "update" for fault in system.faults)
+    return is_updated and not all(fault.is_command for fault in system.faults)
 
 
 def ends_on_the_bus(system: SeedSystem, history: History) -> Iterator[str]:
@@ -71,11 +82,16 @@ def ends_on_the_bus(system: SeedSystem, history: History) -> Iterator[str]:
             continue
         frame = decode(TOKENS.type, event.data, json=TOKENS.json)
         for row in frame.rows if isinstance(frame, TokenFrame) else ():
-            ask = asks[int(row.request_id.split("-")[2]) % 1_000]
+            ask = asks[index_of(row.request_id)]
             most, is_stopped = ask.ask.max_tokens, ends_answer(ask, row.token_ids)
             stop, reason = row.index + len(row.token_ids), row.finish_reason
-            wrong = {None: is_stopped or stop == most, "length": is_stopped or stop != most, "stop": not is_stopped}
-            if stop > most or wrong.get(reason, reason == "error"):
+            wrong = {
+                None: is_stopped or stop == most,
+                "length": is_stopped or stop != most,
+                "stop": not is_stopped,
+                "error": VERSION_GONE not in (row.error or "") or not may_lose_version(system),
+            }
+            if stop > most or wrong.get(reason):
                 yield f"{row.request_id} has {stop} of {most} tokens at {frame.worker}: {reason} {row.error}"
             first = ended.setdefault(row.request_id, frame.worker) if reason in ("length", "stop") else frame.worker
             if in_time and first != frame.worker:

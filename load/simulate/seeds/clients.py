@@ -8,11 +8,10 @@ from msgspec.structs import replace
 from livescale.load.simulate.client import send, submit_of
 from livescale.load.simulate.cluster import VirtualCluster
 from livescale.load.simulate.seeds.asks import SeedAsk
-from livescale.load.simulate.seeds.history import GATEWAY, AskOutcome, Told
+from livescale.load.simulate.seeds.history import AGAIN, GATEWAY, AskOutcome, Told
 from livescale.services.gateway.output import TextPiece
 
 LOOK_SECONDS = 0.1
-AGAIN = 1_000  # what the number of a request grows by where it is sent again
 
 
 class Clients:

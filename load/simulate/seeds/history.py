@@ -14,10 +14,11 @@ from livescale.load.simulate.faults import FaultKind
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.requests import TokenLogprobs
 
-SeedFaultKind = Literal[FaultKind, "stop", "stall", "outage", "noise", "scale", "role"]
+SeedFaultKind = Literal[FaultKind, "stop", "stall", "outage", "noise", "scale", "role", "update"]
 WorkerMoment = Literal["loading", "live", "draining", "emptying", "taking over", "handing over", "moving KV"]
 Moment = Literal["", WorkerMoment, "sending", "queueing", "reading"]
 GATEWAY = "gateway-0"
+AGAIN = 1_000  # what the number of a request grows by where its client sends it again
 FAULT_SECONDS = 10.0  # in which faults begin
 OFTEN = ("registry-", "router-", "planner-", "host-")  # services whose processes are struck twice as often as others
 ROLES: tuple[Role, ...] = ("prefill", "decode", "colocated")
@@ -33,6 +34,7 @@ class SeedFault(msgspec.Struct, frozen=True):
     - outage: the bus is down.
     - noise: links damage the share `amount` of the messages that they carry.
     - scale, role: an operator wants `amount` instances of the model `who`, or another `role` of a worker.
+    - update: an operator registers the model `who` with the checkpoint `other`, so that it becomes another version.
 
     With `when` it strikes as soon after `at` as a process does that, and that process where `who` is nobody; `wait`
     seconds later where it is to meet not the beginning.
@@ -55,7 +57,7 @@ class SeedFault(msgspec.Struct, frozen=True):
     @property
     def is_command(self) -> bool:
         """Whether it is something that an operator may do, and nothing goes wrong."""
-        return self.what in ("scale", "role")
+        return self.what in ("scale", "role", "update")
 
     def describe(self) -> str:
         """Say in words when the fault begins, what it does, and to whom."""
@@ -160,6 +162,11 @@ class Told(msgspec.Struct, frozen=True):
     prompt: tuple[TokenLogprobs, ...] = ()
 
 
+def index_of(request_id: str) -> int:
+    """The index of the ask that a request is of, however often its client or its gateway has sent it again."""
+    return int(request_id.split("-")[2]) % AGAIN
+
+
 End = Literal["complete", "late", "left", "broken", "refused"]
 
 
@@ -206,7 +213,7 @@ class Delivered(msgspec.Struct, frozen=True):
 
 @dataclass
 class History:
-    """All that was seen. `versions` are those of the models by name, and `sizes` their bytes.
+    """All that was seen. `versions` are all that a model has had, by its name, and `sizes` the bytes of each version.
 
     `ready_at` is when requests and faults began, `calm_at` when the last fault was over and everybody ran again,
     `rested_at` when nothing was left to do; None where that did not come, and `amiss` says what was left. `copied_at`:
@@ -226,7 +233,7 @@ class History:
     rested_at: float | None = None
     amiss: list[str] = field(default_factory=list)
     struck: list[SeedFault] = field(default_factory=list)
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, list[str]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     counted_for: float = 0.0
     twice_for: float = 0.0

@@ -69,7 +69,7 @@ def blocks_first(system: SeedSystem, history: History) -> Iterator[str]:
 def copies_back(system: SeedSystem, history: History) -> Iterator[str]:
     """Once all faults are over, a copy of each model is in memory after what its disk takes, and a little more."""
     disk = min(host.disk for host in system.cluster.topology.hosts)
-    within = sum(history.sizes.values()) / disk + COPY_SECONDS  # a disk reads one model after the other
+    within = sum(history.sizes.values()) / disk + COPY_SECONDS  # a disk reads one version after the other
     if any(may_lose_orders(fault) for fault in system.faults):
         within += READ_TIMEOUT_SECONDS
     for model in (spec.name for spec in system.specs):
@@ -101,13 +101,16 @@ def deaths_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
 def given_up_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
     """No load is given up, and no request that has tokens lost, but by a fault of those who take part. None is given up
     for silence unless messages were lost, as the planner is patient for longer than any fault lasts; or a model has to
-    be read again once its host is back, and nobody has it meanwhile. A worker that lived on does not refuse to drain,
-    however often it is told so."""
+    be read again once its host is back, and nobody has it meanwhile; or it has got another version. A worker that lived
+    on does not refuse to drain, however often it is told so."""
     can_fail = any(strikes(fault, ("worker", "host", "registry")) for fault in system.faults)
     can_miss = any(fault.what in MUTE for fault in system.faults)
     can_be_gone = any(strikes(fault, ("host",)) and fault.what in FATAL for fault in system.faults)
+    can_be_replaced = any(fault.what == "update" for fault in system.faults)
     can_be_another = any(may_kill_workers(fault) for fault in system.faults)
     for failure in failed_scales(history):
+        if NO_COPY in failure and can_be_replaced:
+            continue
         is_refused = REFUSED_DRAIN in failure and not can_be_another
         is_excused = can_miss or (NO_COPY in failure and can_be_gone)
         if not can_fail or is_refused or ("nothing arrived for" in failure and not is_excused):

@@ -4,20 +4,40 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from livescale.load.simulate.cluster import VirtualCluster
-from livescale.load.simulate.seeds.history import History
+from livescale.load.simulate.seeds.asks import SeedAsk
+from livescale.load.simulate.seeds.history import History, index_of
+from livescale.shared.bus.codec import decode
 from livescale.shared.bus.contract import BusError
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import Named
-from livescale.shared.subjects import MANIFEST
+from livescale.shared.messages.requests import TokenFrame
+from livescale.shared.subjects import MANIFEST, TOKENS
 
 COMMAND_SECONDS = 5.0
 
 
 async def learn_models(cluster: VirtualCluster, specs: Sequence[ModelSpec], history: History) -> None:
-    """Note the version and the size of each model that is not known yet, where the registry tells them."""
+    """Note the version that each model has now, and its size, where the registry tells them."""
     for spec in specs:
-        if spec.name not in history.versions:
-            with suppress(BusError):
-                manifest = await cluster.operator.call(MANIFEST, Named(model=spec.name), timeout=COMMAND_SECONDS)
-                history.versions[spec.name] = manifest.version
-                history.sizes[spec.name] = manifest.size_bytes
+        with suppress(BusError):
+            manifest = await cluster.operator.call(MANIFEST, Named(model=spec.name), timeout=COMMAND_SECONDS)
+            note_version(history, spec.name, manifest.version)
+            history.sizes[manifest.version] = manifest.size_bytes
+
+
+def note_version(history: History, model: str, version: str) -> None:
+    """Note that a model has this version, or has had it."""
+    versions = history.versions.setdefault(model, [])
+    if version not in versions:
+        versions.append(version)
+
+
+def learn_from_tokens(asks: Sequence[SeedAsk], history: History) -> None:
+    """Note the versions that made tokens. Nobody may have asked for one between two updates."""
+    models = {ask.ask.index: ask.model for ask in asks}
+    for event in history.events:
+        if event.subject.startswith("tok."):
+            frame = decode(TOKENS.type, event.data, json=TOKENS.json)
+            if isinstance(frame, TokenFrame) and frame.version is not None:
+                for row in frame.rows:
+                    note_version(history, models[index_of(row.request_id)], frame.version)

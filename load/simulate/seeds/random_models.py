@@ -1,7 +1,9 @@
 """Small random models, and how many instances each may have."""
 
+from collections.abc import Sequence
 from random import Random
 
+from livescale.load.simulate.seeds.history import SeedFault
 from livescale.shared.messages.model_spec import ModelSpec, ScalingBounds
 from livescale.shared.messages.parameters import ModelConfig
 
@@ -44,3 +46,13 @@ def random_config(chance: Random) -> ModelConfig:
         rope_theta=1e4,
         max_position_embeddings=2_048,
     )
+
+
+def random_updates(chance: Random, specs: Sequence[ModelSpec], latest: float) -> tuple[list[SeedFault], set[str]]:
+    """Up to two times at which a model gets another checkpoint, and the paths of those that are new. The second time it
+    gets back the one that it had."""
+    spec = chance.choice(specs)
+    paths = [f"{spec.path}.2", spec.path][: chance.choice((0, 0, 1, 2))]
+    times = sorted(chance.uniform(0.0, latest) for _ in paths)
+    faults = [SeedFault(at, "update", spec.name, other=path) for at, path in zip(times, paths, strict=True)]
+    return faults, set(paths[:1])

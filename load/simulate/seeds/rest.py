@@ -1,7 +1,7 @@
 """Why a cluster is not at rest, though nothing more is asked of it."""
 
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 
 from livescale.load.amiss import find_amiss
 from livescale.load.simulate.cluster import VirtualCluster
@@ -13,7 +13,7 @@ from livescale.services.router.main import Router
 from livescale.services.worker.actor import Worker
 from livescale.shared.bus.contract import BusError
 from livescale.shared.messages.membership import WorkerReport
-from livescale.shared.messages.registry import AskSnapshot
+from livescale.shared.messages.registry import AskSnapshot, ModelEntry
 from livescale.shared.subjects import SNAPSHOT
 
 CALL_SECONDS = 1.0
@@ -29,15 +29,25 @@ async def unrest(cluster: VirtualCluster, reports: LastReports) -> list[str]:
     waiting, running = sum(one.waiting_requests for one in queues), sum(one.running for one in queues)
     amiss = find_amiss(snapshot, QueuePoint(0.0, waiting, running), cluster.ids)
     serving = Counter(worker.model for worker in snapshot.workers if worker.instance and worker.rank == 0)
+    spare = sum(worker.state == "spare" for worker in snapshot.workers)
     for model in snapshot.models:
         if serving[model.spec.name] > model.spec.min_instances:
             amiss.append(f"{serving[model.spec.name]} instances of {model.spec.name} without any request")
+        if spare >= model.spec.tensor_parallel_size:  # otherwise nobody can take the place of an older one
+            amiss += outdated(snapshot.workers, model)
     for worker in snapshot.workers:
         report = told.get(worker.id)
         if isinstance(report, WorkerReport) and (report.state, report.instance) != (worker.state, worker.instance):
             amiss.append(f"the registry takes {worker.id} for {worker.state}, which is {report.state}")
     alive = {one.id for one in snapshot.members if one.service == "worker" and one.lease == "alive"}
     return [*amiss, *misbeliefs(cluster, alive)]
+
+
+def outdated(workers: Iterable[WorkerReport], model: ModelEntry) -> Iterator[str]:
+    """Yield the workers that hold another version than the model has."""
+    for worker in workers:
+        if worker.model == model.spec.name and (worker.version or "").partition(".")[0] != model.version:
+            yield f"{worker.id} has version {worker.version} of {model.spec.name}, not {model.version}"
 
 
 def misbeliefs(cluster: VirtualCluster, alive: Set[str]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from livescale.load.simulate.seeds.history import History
 from livescale.load.simulate.seeds.invariants import Violation, check
+from livescale.load.simulate.seeds.learn_models import learn_from_tokens
 from livescale.load.simulate.seeds.seed_run import SeedRun, describe
 from livescale.load.simulate.seeds.system import SeedSystem, kept, random_system
 from livescale.load.simulate.seeds.watched import WatchedCluster
@@ -52,6 +53,8 @@ def play(system: SeedSystem) -> SeedResult:
             finally:
                 history.struck = run.struck
                 history.events, history.digest = cluster.log.events, cluster.log.digest()
+                if any(fault.what == "update" for fault in run.struck):
+                    learn_from_tokens(system.asks, history)
                 seconds = machine_time()
                 await cluster.close()
 

@@ -1,6 +1,7 @@
 """One run of a random system: it starts, is disturbed, and comes to rest."""
 
 import asyncio
+from collections.abc import Collection
 from contextlib import suppress
 
 from livescale.load.simulate.seeds.clients import Clients
@@ -62,10 +63,15 @@ class SeedRun:
 
     async def _is_ready(self) -> bool:
         """Whether everything serves that is to serve without load."""
-        await learn_models(self._cluster, self._system.specs, self.history)
+        await self._learn_models(())
         wanted = sum(spec.min_instances * spec.tensor_parallel_size for spec in self._system.specs)
         is_known = len(self.history.versions) == len(self._system.specs)
         return is_known and len(await workers_in(self._cluster, "serving")) >= wanted
+
+    async def _learn_models(self, updated: Collection[str]) -> None:
+        """Learn the versions of models that are not known yet, or were updated."""
+        specs = [one for one in self._system.specs if one.name in updated or one.name not in self.history.versions]
+        await learn_models(self._cluster, specs, self.history)
 
     async def _rest(self) -> None:
         """Wait until nothing is left to do, for as long as that may take."""
@@ -75,8 +81,8 @@ class SeedRun:
             now = machine_time()
             for model in copies(self._reports.of_running()):
                 history.copied_at.setdefault(model, now)
-            await learn_models(self._cluster, self._system.specs, self.history)
-            lacking = [f"no copy of {name} is back" for name in history.sizes if name not in history.copied_at]
+            await self._learn_models({fault.who for fault in self.struck if fault.what == "update"})
+            lacking = [f"no copy of {name} is back" for name in history.versions if name not in history.copied_at]
             history.amiss = self._clients.missing() or await unrest(self._cluster, self._reports) or lacking
             if not history.amiss:
                 history.rested_at = machine_time()

@@ -7,11 +7,11 @@ import msgspec
 from msgspec.structs import replace
 
 from livescale.load.simulate.cluster_settings import VirtualClusterSettings
-from livescale.load.simulate.seeds.asks import SeedAsk, crowd_asks, has_wishes, random_asks, with_wishes
+from livescale.load.simulate.seeds.asks import LOAD_SECONDS, SeedAsk, crowd_asks, has_wishes, random_asks, with_wishes
 from livescale.load.simulate.seeds.crowds import Crowd, crowd_faults, has_crowd
 from livescale.load.simulate.seeds.history import SeedFault, random_faults
 from livescale.load.simulate.seeds.random_cluster import random_settings, random_topology, unusual_settings
-from livescale.load.simulate.seeds.random_models import random_config, random_models
+from livescale.load.simulate.seeds.random_models import random_config, random_models, random_updates
 from livescale.load.simulate.seeds.stories import Cast, random_story, up_and_down
 from livescale.shared.messages.model_spec import ModelSpec
 
@@ -69,6 +69,9 @@ def random_system(seed: int) -> SeedSystem:
     if has_wishes(seed):
         wishes = Random(f"wishes of {seed}")
         asks, cluster = with_wishes(wishes, asks), unusual_settings(wishes, cluster)
+        updates, paths = random_updates(wishes, specs, LOAD_SECONDS)
+        others = {path: random_config(wishes) for path in paths}
+        faults, cluster = [*faults, *updates], replace(cluster, models={**cluster.models, **others})
     return SeedSystem(
         seed=seed,
         cluster=cluster,

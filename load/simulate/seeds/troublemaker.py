@@ -14,9 +14,11 @@ from livescale.load.simulate.seeds.history import GATEWAY, SeedFault
 from livescale.load.simulate.seeds.moments import processes_that_are
 from livescale.load.simulate.seeds.watched import WatchedCluster
 from livescale.shared.bus.contract import BusError
+from livescale.shared.messages.model_spec import ModelSpec
+from livescale.shared.messages.registry import Register
 from livescale.shared.messages.scaling import Scale, SetRole
 from livescale.shared.simulation.virtual_clock import machine_time
-from livescale.shared.subjects import ROLE, SCALE
+from livescale.shared.subjects import REGISTER, ROLE, SCALE
 
 COMMAND_SECONDS = 5.0
 STALL_LOOK_SECONDS = 0.02
@@ -64,7 +66,7 @@ class Troublemaker:
             fault = replace(fault, who=who, at=machine_time() - self._began)
         self.struck.append(fault)
         match fault.what:
-            case "scale" | "role":
+            case "scale" | "role" | "update":
                 await self._command(fault)
             case "stop" | "kill" if fault.what == "stop" or fault.who == GATEWAY:
                 await self._end(fault)
@@ -109,10 +111,14 @@ class Troublemaker:
     async def _command(self, fault: SeedFault) -> None:
         bus = self._cluster.operator
         with suppress(BusError):
-            if fault.what == "scale":
-                await bus.call(SCALE, Scale(model=fault.who, instances=int(fault.amount)), timeout=COMMAND_SECONDS)
-            else:
-                await bus.call(ROLE, SetRole(worker=fault.who, role=fault.role), timeout=COMMAND_SECONDS)
+            match fault.what:
+                case "scale":
+                    await bus.call(SCALE, Scale(model=fault.who, instances=int(fault.amount)), timeout=COMMAND_SECONDS)
+                case "role":
+                    await bus.call(ROLE, SetRole(worker=fault.who, role=fault.role), timeout=COMMAND_SECONDS)
+                case _:
+                    other = ModelSpec(name=fault.who, path=fault.other)
+                    await bus.call(REGISTER, Register(spec=other, named=["path"]), timeout=COMMAND_SECONDS)
 
     def _begin(self, fault: SeedFault) -> Callable[[], None]:
         """Begin what lasts for a while. Returns what ends it."""

@@ -248,6 +248,6 @@ BUGS = [
                 await asyncio.wait((work, watching))
                 self._settle(""",
         "756d105f",
-        found_by=970943,
+        found_by=600320,
     ),
 ]

@@ -99,8 +99,8 @@ def good() -> History:
         ready_at=2.0,
         calm_at=10.0,
         rested_at=20.0,
-        versions=dict.fromkeys(names, VERSION),
-        sizes=dict.fromkeys(names, 1_000),
+        versions={name: [VERSION] for name in names},
+        sizes={VERSION: 1_000 * len(names)},
         copied_at=dict.fromkeys(names, 10.0),
         answers=[AskOutcome(0, "complete", record(RIGHT))],
         engines=[LaidOut("worker-0", block, True) for block in (0, 1)] + [Ran("worker-0", 0, 2, 3.0)],
@@ -217,6 +217,28 @@ def replace_answer(history: History, answer: AskOutcome) -> History:
     )
     events = [event for event in history.events if not event.subject.startswith("tok.")]
     return dataclass_replace(history, answers=[answer], events=[*events, frame(last)])
+
+
+UPDATE, KILL = SeedFault(4.0, "update", ASK.model, other="/models/m.2"), SeedFault(4.0, "kill", "worker-1", 1.0)
+GONE = "503 the version of the model that began this request is gone; send it again"
+
+
+def test_an_answer_is_that_of_one_version_of_those_that_its_model_had() -> None:
+    history = good()
+    history.versions[ASK.model] = ["v0", VERSION]
+    assert check(SYSTEM, history) == []
+    mixed = [*undisturbed(LONGER, "v0")[:4], *undisturbed(LONGER, VERSION)[4:]]
+    history.answers[:] = [AskOutcome(0, "complete", record(mixed))]
+    history.events[:] = [event for event in history.events if not event.subject.startswith("tok.")]
+    found = check(replace(SYSTEM, asks=[LONGER, *SYSTEM.asks[1:]]), history)
+    assert [str(one) for one in found] == ["tokens: request 0 has a wrong token at 4 of 9"]
+
+
+@pytest.mark.parametrize(("faults", "is_right"), [((UPDATE, KILL), True), ((UPDATE,), False), ((KILL,), False)])
+def test_a_request_is_refused_where_its_version_may_be_gone(faults: tuple[SeedFault, ...], is_right: bool) -> None:
+    history = good()
+    history.answers[:] = [AskOutcome(0, "refused", record(RIGHT[:1], finish_reason=None), GONE)]
+    assert (check(with_faults(*faults), history) == []) is is_right
 
 
 def with_faults(*faults: SeedFault) -> SeedSystem:

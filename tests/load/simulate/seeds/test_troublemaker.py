@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from livescale.load.simulate.seeds.history import SeedFault
+from livescale.load.simulate.seeds.history import History, SeedFault
 from livescale.load.simulate.seeds.seed_run import SeedRun
-from livescale.load.simulate.seeds.system import kept, random_system
+from livescale.load.simulate.seeds.system import SeedSystem, kept, random_system
 from livescale.load.simulate.seeds.watched import WatchedCluster
 from livescale.load.simulate.start import quiet
 from livescale.shared.simulation import virtual_time
@@ -16,7 +16,12 @@ from livescale.shared.simulation import virtual_time
 
 def struck(faults: Sequence[SeedFault]) -> Sequence[SeedFault]:
     """The faults of a small system as they have happened."""
-    system, struck = replace(kept(random_system(0), [], []), faults=list(faults), early=True), list[SeedFault]()
+    return ran(replace(kept(random_system(0), [], []), faults=list(faults), early=True))[0]
+
+
+def ran(system: SeedSystem) -> tuple[Sequence[SeedFault], History]:
+    """The faults of a system as they have happened, and what was seen."""
+    struck, seen = list[SeedFault](), list[History]()
 
     async def main() -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -24,11 +29,12 @@ def struck(faults: Sequence[SeedFault]) -> Sequence[SeedFault]:
             run = SeedRun(system, cluster, tasks)
             await run.run()
             struck.extend(run.struck)
+            seen.append(run.history)
             await cluster.close()
 
     with quiet():
         virtual_time.run(main(), limit_seconds=600.0)
-    return struck
+    return struck, seen[0]
 
 
 def test_a_fault_that_waits_strikes_so_much_later_than_one_of_the_same_moment() -> None:
@@ -38,3 +44,15 @@ def test_a_fault_that_waits_strikes_so_much_later_than_one_of_the_same_moment() 
     first, second = struck([later, at_once])
     assert (first.what, second.what) == ("delay", "repeat")
     assert second.at - first.at == pytest.approx(0.3, abs=0.01)
+
+
+def test_an_updated_model_comes_to_rest_with_its_new_version_at_every_worker() -> None:
+    system = kept(random_system(0), [], [])
+    [first, *_] = system.specs
+    other, models = f"{first.path}.2", system.cluster.models
+    update = SeedFault(0.5, "update", first.name, other=other)
+    cluster = replace(system.cluster, models={**models, other: models[first.path]})
+    struck, history = ran(replace(system, cluster=cluster, faults=[update], early=False))
+    assert [fault.what for fault in struck] == ["update"]
+    assert len(history.versions[first.name]) == 2
+    assert history.rested_at is not None
