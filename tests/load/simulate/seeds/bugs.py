@@ -223,7 +223,7 @@ BUGS = [
         "services/registry/pool.py",
         "        self.holds.gone(id)\n        self.doubt_host(id)\n",
         "        self.holds.gone(id)\n",
-        found_by=500053,
+        found_by=500196,
     ),
     Bug(
         "ranks-taken-back",
