@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping
 import structlog
 
 from livescale.services.registry.copy_fetcher import CopyFetcher
+from livescale.services.registry.model import Content
 from livescale.services.registry.placement import FreeCopy, MakeCopy
 from livescale.services.registry.pool import Pool
 from livescale.services.registry.saved import SavedState
@@ -113,21 +114,22 @@ class CopyReconciler:
         self._missing = models
 
     def _make(self, order: MakeCopy) -> None:
-        spec, manifest = self._pool.make(order)
+        content, manifest = self._pool.make(order)
         host = self._members().get(order.host)
         log.info("copy_ordered", model=order.model, host=order.host, reason=order.reason)
         plan_id = ""
         if manifest is None or host is None or not self._pool.sources(order):
-            work = self._read(order.host, ReadModel(spec=spec))
+            work = self._read(order.host, ReadModel(spec=content.spec))
         else:
-            plan_id, work = self._fetcher.begin(spec, manifest, host)
-        self._calls.create_task(self._try(order, work, plan_id), name=f"copy {order.model}")
+            plan_id, work = self._fetcher.begin(content.spec, manifest, host)
+        self._calls.create_task(self._try(order, content, work, plan_id), name=f"copy {order.model}")
 
-    async def _try(self, order: MakeCopy, work: Coroutine[None, None, None], plan_id: str) -> None:
+    async def _try(self, order: MakeCopy, content: Content, work: Coroutine[None, None, None], plan_id: str) -> None:
         key = order.host, order.model, order.version
         self._unanswered[key] = order
         try:
             await work
+            content.begin(order.host)
         except BusError as error:
             self._fetcher.forget(plan_id)
             # A host that was asked again meanwhile may be at work, although the first call failed.

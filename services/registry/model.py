@@ -9,6 +9,7 @@ from msgspec.structs import asdict, replace
 
 from livescale.services.registry.placement import CopyDemand
 from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.membership import HostReport
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import ModelChecked, ModelEntry, ModelRead
@@ -83,12 +84,18 @@ def adapter_spec(spec: ModelSpec, base: ModelSpec) -> ModelSpec:
 class Content:
     """One content of a model's checkpoint, as a host has found it.
 
-    `reader` is the host that was commanded to get it, until it is whole there or the host is gone.
+    `reader` is the host that was commanded to get it, until it is whole there or the host is gone; `has_begun` says
+    whether that host has answered.
     """
 
     spec: ModelSpec
     checked: ModelChecked
     reader: str | None = None
+    has_begun: bool = False
+
+    def begin(self, host: str) -> None:
+        """Note that this host has answered, and gets it now."""
+        self.has_begun = self.has_begun or self.reader == host
 
     @property
     def version(self) -> str:
@@ -217,11 +224,15 @@ class RegisteredModel:
         for content in self.contents:
             content.reader = None
 
-    def doubt_reader(self, host: str, version: str) -> None:
+    def doubt_reader(self, host: HostReport, version: str) -> None:
         """Wait for this host no longer: it has all of this version, and its word of that may have been lost. Of a new
-        version it is asked again."""
-        content = self.content(version)
-        content.reader = None if content.reader == host else content.reader
+        version it is asked again; so it is of one that is not known yet, where it has begun that and reads none of this
+        model any more: it may have turned out to be what the host has."""
+        is_reading = any(one.model == self.spec.name and not one.is_whole for one in host.holdings)
+        for content in self.contents:
+            is_over = content.has_begun and not content.version and not is_reading
+            if content.reader == host.id and (is_over or content is self.content(version)):
+                content.reader = None
 
     def entry(self, copies: Sequence[str]) -> ModelEntry:
         checked = self.current.checked

@@ -219,15 +219,15 @@ class Pool:
         needed = [now < model.kept_until or not self.holds.is_served(model.version) for model in models]
         return [one for model, needs in zip(models, needed, strict=True) for one in model.demands(needed=needs)]
 
-    def make(self, order: MakeCopy) -> tuple[ModelSpec, Manifest | None]:
+    def make(self, order: MakeCopy) -> tuple[Content, Manifest | None]:
         """Note that the host is commanded now. Returns what it is to get.
 
         With a manifest the parameters may come from one of `sources`, without one from disk only.
         """
         model = self._models[order.model]
         content = model.content(order.version)
-        content.reader = order.host
-        return content.spec, model.manifest if content is model.current else None
+        content.reader, content.has_begun = order.host, False
+        return content, model.manifest if content is model.current else None
 
     def not_made(self, order: MakeCopy) -> bool:
         """Order it again later. Returns whether this host was still to make the copy; else it has been ordered anew."""
@@ -265,7 +265,7 @@ class Pool:
         self.holds.on_host(report)
         for holding in report.holdings:
             if holding.model in self._models and is_whole(holding, holding.version):
-                self._models[holding.model].doubt_reader(report.id, holding.version)
+                self._models[holding.model].doubt_reader(report, holding.version)
 
     def doubt_host(self, id: str) -> None:
         """Ask this host again, as it may not have heard what it was asked; one that has goes on."""

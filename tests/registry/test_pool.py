@@ -108,6 +108,23 @@ def test_another_version_takes_the_place_of_the_first_once_it_is_in_memory() -> 
     assert orders(pool) == [("Free", "h-0", "m", "v-m")]
 
 
+def test_a_host_that_has_the_same_content_already_and_was_not_heard_to_say_so_is_asked_again() -> None:
+    pool = pool_with("m")
+    pool.on_host(host("h-0", whole("m", "v-m")))
+    pool.register(spec(path="/moved"), CHECKED, 2, 0.0)
+    [order] = [one for one in pool.plan(0.0) if isinstance(one, MakeCopy)]
+    content, _ = pool.make(order)
+    pool.on_host(host("h-0", whole("m", "v-m")))
+    assert orders(pool) == []  # it has not answered, and may be looking for the files
+    content.begin("h-0")
+    pool.on_host(host("h-0", whole("m", "v-m"), reading("m", 0)))
+    assert orders(pool) == []
+    pool.on_host(host("h-0", whole("m", "v-m")))
+    assert make(pool) == ["h-0"]
+    pool.read(read("m"))
+    assert (pool.entry("m").spec.path, pool.entry("m").next, orders(pool)) == ("/moved", None, [])
+
+
 def test_the_same_content_in_another_place_is_no_new_version() -> None:
     pool = pool_with("m")
     pool.register(spec(path="/moved"), CHECKED, 2, 0.0)

@@ -31,7 +31,8 @@ from livescale.shared.topology.paths import Resource
 REST_SECONDS = 120.0  # from the last fault on
 COPY_SECONDS = 5.0  # beside what a disk takes to read
 AWAITED_SECONDS = 1.0  # longer than the word of a death takes, and than what ends then
-REFUSED_DRAIN, NO_COPY = "did not drain: ", "no worker or host has the whole model"  # in the outcome of a scale
+# In the outcome of a scale.
+REFUSED_DRAIN, SILENT, NO_COPY = "did not drain: ", "nothing arrived for", "no worker or host has the whole model"
 MOST_TAKEN_BACK = 2  # by chance: what others need changes, too
 ROUNDING = 1e-6
 
@@ -109,11 +110,11 @@ def given_up_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
     can_be_replaced = any(fault.what == "update" for fault in system.faults)
     can_be_another = any(may_kill_workers(fault) for fault in system.faults)
     for failure in failed_scales(history):
-        if NO_COPY in failure and can_be_replaced:
+        if SILENT in failure and can_be_replaced:  # nobody may have that version any more
             continue
         is_refused = REFUSED_DRAIN in failure and not can_be_another
         is_excused = can_miss or (NO_COPY in failure and can_be_gone)
-        if not can_fail or is_refused or ("nothing arrived for" in failure and not is_excused):
+        if not can_fail or is_refused or (SILENT in failure and not is_excused):
             yield failure
     if not any(strikes(fault, ("worker", "router", "gateway", "registry")) for fault in system.faults):
         yield from (f"{id} had tokens, and had to go on elsewhere" for id in resumed_requests(history))
