@@ -71,7 +71,7 @@ BUGS = [
         'report.rank == 0 and report.state != "spare"',
         'report.rank == 0 and report.state in ("serving", "live", "draining")',
         "8d844cc3",
-        found_by=500252,
+        found_by=970141,
     ),
     Bug(
         "move-forgotten",
