@@ -63,8 +63,7 @@ class ScaleOut(SwitchingScale):
 
     @property
     def reserved(self) -> frozenset[str]:
-        held = self._targets.all_in(*UNDER_WAY, TargetState.SERVING)
-        return frozenset() if self.ended else frozenset(held)
+        return frozenset(() if self.ended else self._targets.all_in(*UNDER_WAY, TargetState.SERVING))
 
     @property
     def sending(self) -> Counter[str]:
@@ -207,8 +206,7 @@ class ScaleOut(SwitchingScale):
         if self.ended or report.id not in self._targets or report.instance not in self.instances:
             return []
         commands = self._pipelines.on_report(report, now)
-        holding = report.holding
-        if holding is not None:
+        if (holding := report.holding) is not None:
             self.delivery.arrivals.see(report.id, holding.ready)
         if report.state == "live" and (report.live_layers or report.pipeline):
             first_layer_at = None if report.pipeline else self.delivery.ready_at(report.id, FIRST_LAYER)
@@ -245,7 +243,10 @@ class ScaleOut(SwitchingScale):
         silent = now - self._progress
         if self.ended or silent < self._timeout_seconds:
             return []
-        why = f"nothing arrived for {silent:.1f} s{self.delivery.stranded.problem}"
+        return self.give_up(f"nothing arrived for {silent:.1f} s{self.delivery.stranded.problem}", now)
+
+    def give_up(self, why: str, now: float) -> list[NodeCommand]:
+        """Have all targets that do not serve yet load no more."""
         return self._fail(self._targets.all_in(*UNDER_WAY), why, now)
 
     def record(self) -> ScaleRecord:
@@ -266,8 +267,7 @@ class ScaleOut(SwitchingScale):
             yield f"{self.id}: {self.state} although {len(self._targets.all_in(*UNDER_WAY))} targets are under way"
 
     def _sends(self, now: float) -> list[NodeCommand]:
-        commands = self.delivery.sends()
-        if commands:
+        if commands := self.delivery.sends():
             self._note("commanded", now)
             self.delivery.arrivals.begin(now)
         return commands

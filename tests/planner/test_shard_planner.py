@@ -113,6 +113,21 @@ def test_times_are_predicted_anew_for_all_who_wait_for_a_lost_sender() -> None:
     assert 5.0 < scale.plan.predicted["b"] < scale.plan.predicted["c"] < 8.1
 
 
+def test_targets_of_a_version_that_was_replaced_are_given_up_once_nobody_has_it() -> None:
+    planner, store = scale_planner("chains", 1e6)
+    scale = planned_scale(planner, snapshot(serving("s"), spare("a")), 2)
+    store.add(scale)
+    acknowledge(scale, acknowledge(scale, scale.start(1.0), 1.0), 1.0)
+    scale.on_lease(dead("s"), 3.0)
+    view = ModelView(snapshot(spare("a")), ENTRY, manifest(VERSION))
+    with pytest.raises(Refusal, match="no worker or host has the whole model in memory"):
+        planner.replan(scale, view, 3.0)
+    assert scale.state == "loading"
+    planner.replan(scale, view._replace(manifest=manifest("v-2")), 4.0)
+    assert (scale.state, scale.ended) == ("failed", True)
+    assert "and another version has taken its place" in scale.record().outcome
+
+
 @given(st.sampled_from(["chains", "binomial", "tree", "fanout"]), st.sets(st.sampled_from("abcdefg")), st.data())
 @settings(max_examples=25)
 def test_the_rest_can_be_predicted_whichever_target_is_stranded(

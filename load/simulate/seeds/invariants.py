@@ -33,6 +33,7 @@ COPY_SECONDS = 5.0  # beside what a disk takes to read
 AWAITED_SECONDS = 1.0  # longer than the word of a death takes, and than what ends then
 # In the outcome of a scale.
 REFUSED_DRAIN, SILENT, NO_COPY = "did not drain: ", "nothing arrived for", "no worker or host has the whole model"
+REPLACED = "another version has taken its place"
 MOST_TAKEN_BACK = 2  # by chance: what others need changes, too
 ROUNDING = 1e-6
 
@@ -110,7 +111,7 @@ def given_up_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
     can_be_replaced = any(fault.what == "update" for fault in system.faults)
     can_be_another = any(may_kill_workers(fault) for fault in system.faults)
     for failure in failed_scales(history):
-        if SILENT in failure and can_be_replaced:  # nobody may have that version any more
+        if REPLACED in failure and can_be_replaced:
             continue
         is_refused = REFUSED_DRAIN in failure and not can_be_another
         is_excused = can_miss or (NO_COPY in failure and can_be_gone)
