@@ -160,11 +160,15 @@ class Memory:
     async def release(self, model: str, version: str) -> None:
         """Give the memory of a version back, even while it is being filled."""
         for number in self.cache.numbers(model, version):
-            filling = self._copies[number].filling
-            if filling is not None and not filling.done():
-                filling.cancel()
-                await asyncio.wait([filling])
-            self._drop(number, "it was released")
+            await self._end(number, "it was released")
+
+    async def _end(self, number: int, reason: str) -> None:
+        """Fill this memory no further, and give it back."""
+        copy = self._copies.get(number)
+        if copy is not None and copy.filling is not None and not copy.filling.done():
+            copy.filling.cancel()
+            await asyncio.wait([copy.filling])
+        self._drop(number, reason)
 
     def _drop(self, number: int, reason: str) -> None:
         copy = self._copies.pop(number, None)
@@ -242,8 +246,13 @@ class Memory:
         manifest = await fill(copy.blocks, on_block)
         whole = self.cache.whole(number, manifest)
         for other in self.cache.numbers(whole.model, whole.version):
-            if other != number:
+            held = self.cache.get(other)
+            if other == number or held is None:
+                continue
+            if held.is_whole:
                 self._drop(other, "it was read anew")
+            else:  # from elsewhere: what was read from other files has turned out to be the same
+                await self._end(other, "it was read from other files")
         stored = copy.stored
         log.info(
             "model_read",

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import FetchModel, ReleaseModel
 from livescale.shared.messages.transfers import Abort, Inflow, Node, Outflow, Send
 from livescale.shared.subjects import ABORT, FETCH_MODEL, RELEASE_MODEL, SEND
-from tests.checkpoints import tiny_checkpoint
+from tests.checkpoints import copy_checkpoint, tiny_checkpoint
 from tests.host.local import HOST, LocalHost, local_host
 from tests.host.test_sending import CHUNK_BYTES, held, socket_link
 
@@ -234,6 +235,23 @@ async def test_a_copy_on_its_way_can_be_released() -> None:
         await target.until(lambda: target.reports[-1].cache_bytes == 0)
         await source.bus.call(ABORT, Abort(plan_id="copy-1", reason="test"), timeout=5, id=HOST)
         assert target.reads == []
+
+
+async def test_a_copy_on_its_way_ends_where_the_same_is_read_from_other_files_meanwhile(tmp_path: Path) -> None:
+    async with (
+        local_host(open_link=lambda: open_link(socket_link(SLOW))) as source,
+        local_host(open_link=lambda: open_link(socket_link())) as target,
+    ):
+        manifest = await held(source)
+        await begin(manifest, source, target)
+        await target.until(lambda: bool(target.reports[-1].holdings) and bool(target.reports[-1].holdings[0].ready))
+        await target.read(copy_checkpoint("llama", tmp_path))
+        assert (await target.whole()).manifest == manifest
+        await target.until(lambda: len(target.reports[-1].holdings) == 1)
+        await asyncio.sleep(1.0)  # time in which more blocks would come
+        [holding] = target.reports[-1].holdings
+        assert (holding.version, holding.is_whole) == (manifest.version, True)
+        assert target.reports[-1].cache_bytes == manifest.size_bytes
 
 
 async def test_what_it_has_no_room_for_or_was_ordered_of_it_before_is_refused() -> None:
