@@ -246,13 +246,8 @@ class Memory:
         manifest = await fill(copy.blocks, on_block)
         whole = self.cache.whole(number, manifest)
         for other in self.cache.numbers(whole.model, whole.version):
-            held = self.cache.get(other)
-            if other == number or held is None:
-                continue
-            if held.is_whole:
-                self._drop(other, "it was read anew")
-            else:  # from elsewhere: what was read from other files has turned out to be the same
-                await self._end(other, "it was read from other files")
+            if other != number:  # it may still be on its way: what is whole was read from other files
+                await self._end(other, "it was read anew")
         stored = copy.stored
         log.info(
             "model_read",
