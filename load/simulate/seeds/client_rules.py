@@ -1,14 +1,11 @@
 """What must hold of clients' requests: their tokens, what is told of these, and their ends. Pure, as all rules are."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from livescale.load.simulate.seeds.asks import PATIENCE_SECONDS, SeedAsk
-from livescale.load.simulate.seeds.evidence import answered, ends_answer, strikes, tellable, undisturbed
-from livescale.load.simulate.seeds.history import GATEWAY, AskOutcome, History, index_of
+from livescale.load.simulate.seeds.evidence import answered, ends_answer, strikes, tellable, token_frames, undisturbed
+from livescale.load.simulate.seeds.history import GATEWAY, AskOutcome, History, index_of, updated
 from livescale.load.simulate.seeds.system import SeedSystem
-from livescale.shared.bus.codec import decode
-from livescale.shared.messages.requests import TokenFrame
-from livescale.shared.subjects import TOKENS
 
 VERSION_GONE = "the version of the model that began this request is gone"
 LATE = ("part", "outage", "stall", "lose", "delay", "repeat")  # faults by which messages are lost or late
@@ -24,8 +21,7 @@ def tokens(system: SeedSystem, history: History) -> Iterator[str]:
         rights = [undisturbed(ask, version) for version in history.versions[ask.model]]
         right = next((one for one in rights if got == one[: len(got)]), rights[0])
         if got != right[: len(got)]:
-            place = next(place for place, pair in enumerate(zip(got, right, strict=False)) if pair[0] != pair[1])
-            yield f"request {answer.number} has a wrong token at {place} of {len(right)}"
+            yield f"request {answer.number} has a wrong token at {_difference(got, right)} of {len(right)}"
         elif answer.end == "complete" and got != right:
             yield f"request {answer.number} ended with {len(got)} of {len(right)} tokens"
 
@@ -39,8 +35,7 @@ def told(system: SeedSystem, history: History) -> Iterator[str]:
         of_answer, of_prompt = (answer.told.made, right.made), (answer.told.prompt, right.prompt)
         for what, (got, wanted) in (("answer", of_answer), ("prompt", of_prompt)):
             if got != wanted:
-                place = next((at for at, pair in enumerate(zip(got, wanted, strict=False)) if pair[0] != pair[1]), None)
-                counts = f"{len(got)} of {len(wanted)}"
+                counts, place = f"{len(got)} of {len(wanted)}", _difference(got, wanted)
                 yield f"request {answer.number} was told of {counts} tokens of its {what}, wrong at {place}"
 
 
@@ -66,8 +61,7 @@ def ends_once(system: SeedSystem, history: History) -> Iterator[str]:
 
 def may_lose_version(system: SeedSystem) -> bool:
     """Whether a request may have lost its worker when no other one had its version any more."""
-    is_updated = any(fault.what == "update" for fault in system.faults)
-    return is_updated and not all(fault.is_command for fault in system.faults)
+    return bool(updated(system.faults)) and not all(fault.is_command for fault in system.faults)
 
 
 def ends_on_the_bus(system: SeedSystem, history: History) -> Iterator[str]:
@@ -77,11 +71,8 @@ def ends_on_the_bus(system: SeedSystem, history: History) -> Iterator[str]:
     """
     asks, ended = {ask.ask.index: ask for ask in system.asks}, dict[str, str]()
     in_time = not any(fault.what in LATE or strikes(fault, ("worker", "gateway")) for fault in system.faults)
-    for event in history.events:
-        if not event.subject.startswith("tok."):
-            continue
-        frame = decode(TOKENS.type, event.data, json=TOKENS.json)
-        for row in frame.rows if isinstance(frame, TokenFrame) else ():
+    for frame in token_frames(history):
+        for row in frame.rows:
             ask = asks[index_of(row.request_id)]
             most, is_stopped = ask.ask.max_tokens, ends_answer(ask, row.token_ids)
             stop, reason = row.index + len(row.token_ids), row.finish_reason
@@ -101,3 +92,9 @@ def ends_on_the_bus(system: SeedSystem, history: History) -> Iterator[str]:
 def _is_stopped(ask: SeedAsk, answer: AskOutcome) -> bool:
     """Whether a token has ended the answer."""
     return answer.record is not None and ends_answer(ask, answer.record.token_ids)
+
+
+def _difference(got: Sequence[object], wanted: Sequence[object]) -> int:
+    """The first place at which they differ, where one of them may end."""
+    pairs = enumerate(zip(got, wanted, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), min(len(got), len(wanted)))

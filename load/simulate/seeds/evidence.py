@@ -68,6 +68,15 @@ def places_of(system: SeedSystem) -> dict[str, str]:
     return hosts | {f"worker-{number}": gpu.id for number, gpu in enumerate(topology.gpus)}
 
 
+def token_frames(history: History) -> Iterator[TokenFrame]:
+    """Yield the tokens that were sent to gateways, as they were sent."""
+    for event in history.events:
+        if event.subject.startswith("tok."):
+            frame = decode(TOKENS.type, event.data, json=TOKENS.json)
+            if isinstance(frame, TokenFrame):
+                yield frame
+
+
 def leases(history: History) -> Iterator[tuple[float, LeaseChanged]]:
     """Yield the registry's judgements, each with its time."""
     for event in history.events:
@@ -104,11 +113,8 @@ def resumed_requests(history: History) -> list[str]:
     One that was lost before its first token begins with it elsewhere, and is none of them.
     """
     first = dict[str, int]()  # the index of the first token, by id
-    for event in history.events:
-        if not event.subject.startswith("tok."):
-            continue
-        frame = decode(TOKENS.type, event.data, json=TOKENS.json)
-        for row in frame.rows if isinstance(frame, TokenFrame) else ():
+    for frame in token_frames(history):
+        for row in frame.rows:
             if row.request_id.count("-") > FIRST_ID_DASHES:
                 first.setdefault(row.request_id, row.index)
     return [id for id, index in first.items() if index]

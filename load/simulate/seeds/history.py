@@ -1,7 +1,7 @@
 """What happens to a random system, and what was seen of it while it ran: what the invariants are checked on. Times are
 of the event loop."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
@@ -67,6 +67,11 @@ class SeedFault(msgspec.Struct, frozen=True):
         details += [f"to {self.role}"] if self.what == "role" else []
         details += [f"for {self.seconds:.2f} s" if self.seconds else "", f"x {self.amount:g}" if self.amount else ""]
         return f"{self.at:6.2f} s {self.what} {' '.join(part for part in details if part)}"
+
+
+def updated(faults: Iterable[SeedFault]) -> set[str]:
+    """The models that an operator updates."""
+    return {fault.who for fault in faults if fault.what == "update"}
 
 
 def random_faults(

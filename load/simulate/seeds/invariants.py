@@ -20,7 +20,7 @@ from livescale.load.simulate.seeds.evidence import (
     taken_back,
     was_struck,
 )
-from livescale.load.simulate.seeds.history import History, LaidOut
+from livescale.load.simulate.seeds.history import History, LaidOut, updated
 from livescale.load.simulate.seeds.router_rules import acts_in_office, counts_once, counts_right, counts_what_is_there
 from livescale.load.simulate.seeds.system import SeedSystem
 from livescale.services.registry.copies import READ_TIMEOUT_SECONDS
@@ -108,10 +108,9 @@ def given_up_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
     can_fail = any(strikes(fault, ("worker", "host", "registry")) for fault in system.faults)
     can_miss = any(fault.what in MUTE for fault in system.faults)
     can_be_gone = any(strikes(fault, ("host",)) and fault.what in FATAL for fault in system.faults)
-    can_be_replaced = any(fault.what == "update" for fault in system.faults)
     can_be_another = any(may_kill_workers(fault) for fault in system.faults)
     for failure in failed_scales(history):
-        if REPLACED in failure and can_be_replaced:
+        if REPLACED in failure and updated(system.faults):
             continue
         is_refused = REFUSED_DRAIN in failure and not can_be_another
         is_excused = can_miss or (NO_COPY in failure and can_be_gone)

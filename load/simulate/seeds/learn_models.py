@@ -5,13 +5,12 @@ from contextlib import suppress
 
 from livescale.load.simulate.cluster import VirtualCluster
 from livescale.load.simulate.seeds.asks import SeedAsk
+from livescale.load.simulate.seeds.evidence import token_frames
 from livescale.load.simulate.seeds.history import History, index_of
-from livescale.shared.bus.codec import decode
 from livescale.shared.bus.contract import BusError
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import Named
-from livescale.shared.messages.requests import TokenFrame
-from livescale.shared.subjects import MANIFEST, TOKENS
+from livescale.shared.subjects import MANIFEST
 
 COMMAND_SECONDS = 5.0
 
@@ -35,9 +34,7 @@ def note_version(history: History, model: str, version: str) -> None:
 def learn_from_tokens(asks: Sequence[SeedAsk], history: History) -> None:
     """Note the versions that made tokens. Nobody may have asked for one between two updates."""
     models = {ask.ask.index: ask.model for ask in asks}
-    for event in history.events:
-        if event.subject.startswith("tok."):
-            frame = decode(TOKENS.type, event.data, json=TOKENS.json)
-            if isinstance(frame, TokenFrame) and frame.version is not None:
-                for row in frame.rows:
-                    note_version(history, models[index_of(row.request_id)], frame.version)
+    for frame in token_frames(history):
+        if frame.version is not None:
+            for row in frame.rows:
+                note_version(history, models[index_of(row.request_id)], frame.version)

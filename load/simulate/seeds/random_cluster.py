@@ -23,7 +23,7 @@ from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, Topo
 MEMORY = 1 << 36
 LOAD_PATIENCE_SECONDS = 8.0  # of the planner: longer than any fault
 LIVE_MODES: Sequence[LiveMode] = get_args(LiveMode)
-POLICIES: Sequence[PolicyName] = ("auto", "chains", "binomial", "tree", "fanout", "ring", "local")
+POLICIES: Sequence[PolicyName] = get_args(get_args(PolicyName)[0])
 BINOMIAL: Sequence[PolicyName] = ("auto", "binomial")
 HOST_CACHES: Sequence[HostCacheName] = ("pool", "pool", "ttl", "all")
 

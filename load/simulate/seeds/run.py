@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from livescale.load.simulate.seeds.history import History
+from livescale.load.simulate.seeds.history import History, updated
 from livescale.load.simulate.seeds.invariants import Violation, check
 from livescale.load.simulate.seeds.learn_models import learn_from_tokens
 from livescale.load.simulate.seeds.seed_run import SeedRun, describe
@@ -53,7 +53,7 @@ def play(system: SeedSystem) -> SeedResult:
             finally:
                 history.struck = run.struck
                 history.events, history.digest = cluster.log.events, cluster.log.digest()
-                if any(fault.what == "update" for fault in run.struck):
+                if updated(run.struck):
                     learn_from_tokens(system.asks, history)
                 seconds = machine_time()
                 await cluster.close()

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from livescale.load.simulate.seeds.clients import Clients
-from livescale.load.simulate.seeds.history import SeedFault
+from livescale.load.simulate.seeds.history import SeedFault, updated
 from livescale.load.simulate.seeds.invariants import REST_SECONDS
 from livescale.load.simulate.seeds.learn_models import learn_models
 from livescale.load.simulate.seeds.lookout import Lookout
@@ -68,9 +68,9 @@ class SeedRun:
         is_known = len(self.history.versions) == len(self._system.specs)
         return is_known and len(await workers_in(self._cluster, "serving")) >= wanted
 
-    async def _learn_models(self, updated: Collection[str]) -> None:
-        """Learn the versions of models that are not known yet, or were updated."""
-        specs = [one for one in self._system.specs if one.name in updated or one.name not in self.history.versions]
+    async def _learn_models(self, again: Collection[str]) -> None:
+        """Learn the versions of models that are not known yet, and `again` of these."""
+        specs = [one for one in self._system.specs if one.name in again or one.name not in self.history.versions]
         await learn_models(self._cluster, specs, self.history)
 
     async def _rest(self) -> None:
@@ -81,7 +81,7 @@ class SeedRun:
             now = machine_time()
             for model in copies(self._reports.of_running()):
                 history.copied_at.setdefault(model, now)
-            await self._learn_models({fault.who for fault in self.struck if fault.what == "update"})
+            await self._learn_models(updated(self.struck))
             lacking = [f"no copy of {name} is back" for name in history.versions if name not in history.copied_at]
             history.amiss = self._clients.missing() or await unrest(self._cluster, self._reports) or lacking
             if not history.amiss:
