@@ -1,7 +1,7 @@
 """What a run with faults left behind, and the verdict on it: pure, from records and an undisturbed engine's tokens."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -68,9 +68,11 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
 
     `faults` counts the faults that took effect, by kind. `wrong_tokens` differ from an undisturbed run; `lost_tokens`
     were asked for and did not come. Pauses are in seconds, between two tokens of a request, and from its due time to
-    its first token, over all its gateways. `stalled` is the seconds for which everything stood still. `kills_found` and
-    `freezes_found` are the seconds from each fault until the registry held its victim for dead. `not_whole` lists what
-    was wrong in the end, and `left` what was left behind.
+    its first token, over all its gateways. A request whose gateway died begins anew at another one, so its pause lasts
+    until all that its client has was made again; `longest_unbroken` is that of the streams that were never cut.
+    `stalled` is the seconds for which everything stood still. `kills_found` and `freezes_found` are the seconds from
+    each fault until the registry held its victim for dead. `not_whole` lists what was wrong in the end, and `left` what
+    was left behind.
     """
 
     seed: int
@@ -87,6 +89,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     scaled_out: int
     scaled_in: int
     longest_pause: float
+    longest_unbroken: float
     longest_first: float
     stalled: float
     kills_found: list[float]
@@ -118,6 +121,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
             f"{self.wrong_tokens} tokens wrong, {self.lost_tokens} lost; {self.resumed} requests resumed, "
             f"{self.cut} connections lost with their gateway, {self.refused} refused first; "
             f"longest pause {duration(self.longest_pause)}"
+            + (f", {duration(self.longest_unbroken)} of streams that were not cut" if self.cut else "")
             + (f", everything stood still for {duration(self.stalled)} in all." if self.stalled else ".")
             + detection_sentence(self.kills_found, self.freezes_found)
         )
@@ -133,7 +137,8 @@ def make_report(run: ChaosRun, undisturbed: Mapping[int, Sequence[int]], seed: i
     wrong = [count_wrong(came.get(index, []), right) for index, right in undisturbed.items()]
     # What came before a connection broke has to be right as well.
     wrong += [count_wrong(cut.record.token_ids, undisturbed[cut.record.index]) for cut in run.cuts]
-    seen, struck = run.seen, [fault for fault in run.seen_faults if fault.struck]
+    seen, cut = run.seen, {one.record.index for one in run.cuts}
+    struck = [fault for fault in run.seen_faults if fault.struck]
     return ChaosReport(
         seed=seed,
         dtype=dtype,
@@ -148,7 +153,8 @@ def make_report(run: ChaosRun, undisturbed: Mapping[int, Sequence[int]], seed: i
         handed_over=run.handed_over,
         scaled_out=scales.count("out"),
         scaled_in=scales.count("in"),
-        longest_pause=round(max((gap for record in seen for gap in record.gaps), default=0.0), 3),
+        longest_pause=longest_gap(seen),
+        longest_unbroken=longest_gap(record for record in seen if record.index not in cut),
         longest_first=round(max((record.ttft or 0.0 for record in seen), default=0.0), 3),
         stalled=round(sum(fault.fault.seconds for fault in struck if fault.fault.kind == "stall"), 3),
         kills_found=all_seconds("kill", struck, run.story.deaths),
@@ -159,6 +165,11 @@ def make_report(run: ChaosRun, undisturbed: Mapping[int, Sequence[int]], seed: i
         not_whole=run.not_whole,
         left=run.left,
     )
+
+
+def longest_gap(records: Iterable[RequestRecord]) -> float:
+    """The longest time between two tokens of any of these; 0 where there are none."""
+    return round(max((gap for record in records for gap in record.gaps), default=0.0), 3)
 
 
 def find_unexplained(cuts: Sequence[CutStream], seen_faults: Sequence[SeenFault]) -> list[str]:

@@ -44,10 +44,19 @@ def test_a_request_keeps_its_clock_when_its_gateway_dies() -> None:
         faults=(killed("gateway-1", 3.0),),
     )
     report = judged(run)
-    assert (report.longest_pause, report.longest_first) == (10.0, 1.0)
+    assert (report.longest_pause, report.longest_unbroken, report.longest_first) == (10.0, 0.0, 1.0)
     early = replace(cut.record, token_ids=[], token_at=[])
     assert judged(replace(run, cuts=[CutStream("gateway-1", early)])).longest_first == 11.0
     assert ">10.00 s</td>" in page(run)
+
+
+def test_the_pause_of_streams_that_were_not_cut_is_told_apart() -> None:
+    began_anew = replace(record(due=0.0), sent=10.0, ended=13.0, token_at=[11.0, 12.0, 13.0])
+    cut = CutStream("gateway-1", record(tokens=(1, 2)))
+    run = ran(began_anew, record(index=1), cuts=(cut,), faults=(killed("gateway-1", 3.0),))
+    report = judged(run, {0: [1, 2, 3], 1: [1, 2, 3]})
+    assert (report.longest_pause, report.longest_unbroken) == (10.0, 2.0)
+    assert "longest pause 10.00 s, 2.00 s of streams that were not cut" in report.sentence()
 
 
 def test_stalls_are_counted_and_told() -> None:
