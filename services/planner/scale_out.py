@@ -107,16 +107,16 @@ class ScaleOut(SwitchingScale):
         self.delivery.arrivals.continue_from(record)
         self._pipelines.take_over(record.pipelines, now)
         self._progress = now
-        planned = [(worker, one.id) for one in self.plan.instances for worker in one.ranks]
-        served = {phase.node for phase in record.phases if phase.name == "serving"}
-        self._shown.update(worker for worker, _ in planned if worker in served)
+        planned = {worker: one.id for one in self.plan.instances for worker in one.ranks}
+        self._shown = {phase.node for phase in record.phases if phase.name == "serving" and phase.node in planned}
         self.delivery.served(self._shown)
-        left = {worker: id for worker, id in planned if worker not in served}
+        left = {worker: id for worker, id in planned.items() if worker not in self._shown}
         here = [worker for worker, id in left.items() if worker in reports and reports[worker].instance == id]
         # Flows may have broken unnoticed: a new plan brings what is still missing.
         self.delivery.strand(here, "the planner was restarted")
         gone = [worker for worker in left if worker not in here]
         commands = self._fail(gone, f"{', '.join(gone)} left while there was no planner", now)
+        self._finish(now)
         commands += self._begin_moves(record)
         return [*commands, *(command for worker in here for command in self.on_report(reports[worker], now))]
 
@@ -296,6 +296,6 @@ class ScaleOut(SwitchingScale):
         return [*aborts, *self._sends(now)]
 
     def _finish(self, now: float) -> None:
-        if self.delivery.has_ended:
+        if self.delivery.has_ended and not self.ended:
             serving = sum(self._targets.lowest(one) is TargetState.SERVING for one in self.plan.instances)
             self._end(self._errors, now, f"{serving} new instances serve")

@@ -75,7 +75,8 @@ class ScalePlanner:
         scale_out = self.out.scale(record.decision, record.plan, view, record.moves)
         # The manifest of a version that was replaced is not known any more: its targets are given up.
         known = workers if record.plan.version == view.manifest.version else []
-        return scale_out, scale_out.take_over(record, {report.id: report for report in known}, now)
+        reports = {report.id: report for report in known}
+        return scale_out, scale_out.take_over(self._store.with_drained(record, record.plan, now), reports, now)
 
     def replan(self, scale: ScaleOut, view: ModelView, now: float) -> list[NodeCommand]:
         """Send the stranded targets of a scale what they lack, and return the commands. Where nobody can send them a

@@ -4,16 +4,19 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import count, islice
 
+from msgspec.structs import replace
+
 from livescale.services.planner.running_scale import RunningScale
 from livescale.services.planner.scale_out import ScaleOut
 from livescale.services.planner.targets import FlowsUnderWay
 from livescale.shared.messages.membership import Role
-from livescale.shared.messages.scaling import ScaleRecord
-from livescale.shared.messages.transfers import PlannedInstance
+from livescale.shared.messages.scaling import Phase, ScaleRecord
+from livescale.shared.messages.transfers import Plan, PlannedInstance
 from livescale.shared.policy.invariants import check
 from livescale.shared.transfer.chunks import TICKETS
 
 KEPT = 500  # scales
+DRAINED = "it had served, as a scale in drained it"
 
 
 class ScaleStore:
@@ -40,6 +43,16 @@ class ScaleStore:
         """Keep the records of an earlier planner, oldest first. Those scales have ended or have yet to be taken
         over."""
         self._past = records
+
+    def with_drained(self, record: ScaleRecord, plan: Plan, now: float) -> ScaleRecord:
+        """Note in an earlier planner's record that the targets served that a scale in has drained since: that planner
+        saw it, and may have ended before it saved it."""
+        scales = self._newest_first(record.decision.model)
+        drained = {id for one in scales if one.decision.action == "in" for id in one.instances}
+        served = {worker for one in plan.instances if one.id in drained for worker in one.ranks}
+        new = sorted(served - {phase.node for phase in record.phases if phase.name == "serving"})
+        phases = [Phase(name="serving", at=now, node=worker, detail=DRAINED) for worker in new]
+        return replace(record, phases=[*record.phases, *phases])
 
     def get(self, id: str) -> RunningScale | None:
         """Return the scale of this id, or None if it is not known."""

@@ -15,7 +15,7 @@ from livescale.shared.messages.membership import Holding, HostReport, LeaseChang
 from livescale.shared.messages.model_spec import Disaggregation
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import Snapshot
-from livescale.shared.messages.scaling import Scale
+from livescale.shared.messages.scaling import Scale, ScaleRecord
 from livescale.shared.messages.transfers import LiveMode, Load, PlannedPipeline, Send, Serve, Transfer
 from livescale.shared.runtime.clock import CountedIds
 from tests.control.fakes import BLOCKS, manifest
@@ -297,3 +297,36 @@ def test_a_target_that_served_and_was_drained_while_there_was_no_planner_has_not
     assert (later.state, later.coming) == ("loading", {scale.plan.instances[1].id})
     later.on_report(replace(loads, state="serving"), 6.0)
     assert (later.state, later.record().outcome) == ("done", "2 new instances serve")
+
+
+def test_a_target_that_was_drained_had_served_although_that_was_not_saved() -> None:
+    store = ScaleStore(1)
+    planner = live_planner(store)
+    scale = planned_scale(planner, snapshot(serving("s"), spare("a"), spare("b")), 3)
+    acknowledge(scale, scale.start(1.0))
+    first, second = scale.plan.instances
+    loads = replace(loading(second.ranks[0], 1, "loading"), plan_id=scale.id, instance=second.id)
+    drain = ScaleRecord(
+        id="in", decision=replace(scale.decision, action="in"), state="done", instances=[first.id], phases=[]
+    )
+    store.remember([scale.record(), drain])
+    view = ModelView(snapshot(serving("s"), spare(first.ranks[0]), loads), ENTRY, replace(manifest(VERSION)))
+    later, _ = planner.take_over(scale.record(), view, 5.0)
+    assert (later.state, later.coming) == ("loading", {second.id})
+    later.on_report(replace(loads, state="serving"), 6.0)
+    assert (later.state, later.record().outcome) == ("done", "2 new instances serve")
+
+
+def test_a_scale_whose_targets_were_all_drained_is_done() -> None:
+    store = ScaleStore(1)
+    planner = live_planner(store)
+    scale = planned_scale(planner, snapshot(serving("s"), spare("a")), 2)
+    acknowledge(scale, scale.start(1.0))
+    drained = [one.id for one in scale.plan.instances]
+    drain = ScaleRecord(
+        id="in", decision=replace(scale.decision, action="in"), state="done", instances=drained, phases=[]
+    )
+    store.remember([scale.record(), drain])
+    view = ModelView(snapshot(serving("s"), spare("a")), ENTRY, replace(manifest(VERSION)))
+    later, _ = planner.take_over(scale.record(), view, 5.0)
+    assert (later.state, later.record().outcome) == ("done", "1 new instances serve")
