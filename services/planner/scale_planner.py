@@ -80,12 +80,15 @@ class ScalePlanner:
 
     def replan(self, scale: ScaleOut, view: ModelView, now: float) -> list[NodeCommand]:
         """Send the stranded targets of a scale what they lack, and return the commands. Where nobody can send them a
-        version that was replaced, they are given up at once: no host reads it again."""
+        version that was replaced, or a model that is being removed, they are given up at once: no host reads it again.
+        """
         try:
             return self.out.replan(scale, view, now)
         except CannotPlan as error:
             if scale.plan.version != view.manifest.version:
                 return scale.give_up(f"{error}, and another version has taken its place", now)
+            if view.entry.state == "removing":
+                return scale.give_up(f"{error}, and it is being removed", now)
             raise Refusal(503, str(error), retry_after_ms=1000) from error
 
     def _by_operator(self, asked: Scale, actual: int, at: float) -> Decision:

@@ -105,7 +105,7 @@ class Pool:
         Returns whether the model is known with this path and form.
         """
         model = self._models.get(spec.name)
-        if model is None or model.manifest is None or not model.current.is_from(spec):
+        if model is None or model.removed_at is not None or model.manifest is None or not model.current.is_from(spec):
             return False
         self._check_length(model, spec)
         model.current.spec = spec

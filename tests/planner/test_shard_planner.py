@@ -128,6 +128,17 @@ def test_targets_of_a_version_that_was_replaced_are_given_up_once_nobody_has_it(
     assert "and another version has taken its place" in scale.record().outcome
 
 
+def test_targets_of_a_model_that_is_being_removed_are_given_up_once_nobody_has_it() -> None:
+    planner, store = scale_planner("chains", 1e6)
+    scale = planned_scale(planner, snapshot(serving("s"), spare("a")), 2)
+    store.add(scale)
+    acknowledge(scale, acknowledge(scale, scale.start(1.0), 1.0), 1.0)
+    scale.on_lease(dead("s"), 3.0)
+    planner.replan(scale, ModelView(snapshot(spare("a")), replace(ENTRY, state="removing"), manifest(VERSION)), 4.0)
+    assert (scale.state, scale.ended) == ("failed", True)
+    assert "and it is being removed" in scale.record().outcome
+
+
 @given(st.sampled_from(["chains", "binomial", "tree", "fanout"]), st.sets(st.sampled_from("abcdefg")), st.data())
 @settings(max_examples=25)
 def test_the_rest_can_be_predicted_whichever_target_is_stranded(

@@ -87,6 +87,13 @@ def test_how_a_known_model_scales_may_be_changed_with_or_without_a_host() -> Non
     assert not pool.rescale(spec("unknown"))
 
 
+def test_a_model_that_is_being_removed_is_not_back_without_a_host() -> None:
+    pool = pool_with("m")
+    pool.remove("m", 10.0)
+    assert not pool.rescale(spec(max_instances=4))
+    assert pool.entry("m").state == "removing"
+
+
 def test_instances_of_two_versions_take_requests_of_the_same_length() -> None:
     pool = pool_with("m")
     with pytest.raises(Refusal, match="registered with max_model_len None, not 9") as refused:
