@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from livescale.load.simulate.seeds.asks import PATIENCE_SECONDS, SeedAsk
 from livescale.load.simulate.seeds.evidence import answered, ends_answer, strikes, tellable, token_frames, undisturbed
-from livescale.load.simulate.seeds.history import GATEWAY, AskOutcome, History, index_of, updated
+from livescale.load.simulate.seeds.history import GATEWAY, AskOutcome, History, index_of, removed, updated
 from livescale.load.simulate.seeds.system import SeedSystem
 
 VERSION_GONE = "the version of the model that began this request is gone"
+REMOVED = ("was removed", "is not registered", "does not exist")  # in what is said of a model
 LATE = ("part", "outage", "stall", "lose", "delay", "repeat")  # faults by which messages are lost or late
 
 
@@ -50,7 +51,7 @@ def ends_once(system: SeedSystem, history: History) -> Iterator[str]:
             "late": ask.patience < PATIENCE_SECONDS,
             "left": ask.leaves is not None,
             "broken": gateway_ends,
-            "refused": VERSION_GONE in answer.reason and may_lose_version(system),
+            "refused": may_be_refused(system, ask.model, answer.reason, has_begun=_has_begun(answer)),
         }
         if not allowed[answer.end]:
             yield f"request {answer.number} was {answer.end} ({reason}): {answer.reason}"
@@ -59,9 +60,13 @@ def ends_once(system: SeedSystem, history: History) -> Iterator[str]:
     yield from ends_on_the_bus(system, history)
 
 
-def may_lose_version(system: SeedSystem) -> bool:
-    """Whether a request may have lost its worker when no other one had its version any more."""
-    return bool(updated(system.faults)) and not all(fault.is_command for fault in system.faults)
+def may_be_refused(system: SeedSystem, model: str, reason: str, *, has_begun: bool) -> bool:
+    """Whether a request may end for this reason: its model is removed, or its version gone. One that has begun is run
+    to its end, unless it may have lost its worker when no other one had its version any more."""
+    may_lose = not all(fault.is_command for fault in system.faults)
+    if any(words in reason for words in REMOVED):
+        return model in removed(system.faults) and (may_lose or not has_begun)
+    return VERSION_GONE in reason and bool(updated(system.faults)) and may_lose
 
 
 def ends_on_the_bus(system: SeedSystem, history: History) -> Iterator[str]:
@@ -80,13 +85,18 @@ def ends_on_the_bus(system: SeedSystem, history: History) -> Iterator[str]:
                 None: is_stopped or stop == most,
                 "length": is_stopped or stop != most,
                 "stop": not is_stopped,
-                "error": VERSION_GONE not in (row.error or "") or not may_lose_version(system),
+                "error": not may_be_refused(system, ask.model, row.error or "", has_begun=row.index > 0),
             }
             if stop > most or wrong.get(reason):
                 yield f"{row.request_id} has {stop} of {most} tokens at {frame.worker}: {reason} {row.error}"
             first = ended.setdefault(row.request_id, frame.worker) if reason in ("length", "stop") else frame.worker
             if in_time and first != frame.worker:
                 yield f"{row.request_id} was run to its end by {first} and by {frame.worker}"
+
+
+def _has_begun(answer: AskOutcome) -> bool:
+    """Whether its client has a token of the answer."""
+    return answer.record is not None and bool(answer.record.token_ids)
 
 
 def _is_stopped(ask: SeedAsk, answer: AskOutcome) -> bool:

@@ -14,7 +14,7 @@ from livescale.load.simulate.faults import FaultKind
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.requests import TokenLogprobs
 
-SeedFaultKind = Literal[FaultKind, "stop", "stall", "outage", "noise", "scale", "role", "update"]
+SeedFaultKind = Literal[FaultKind, "stop", "stall", "outage", "noise", "scale", "role", "update", "remove"]
 WorkerMoment = Literal["loading", "live", "draining", "emptying", "taking over", "handing over", "moving KV"]
 Moment = Literal["", WorkerMoment, "sending", "queueing", "reading"]
 GATEWAY = "gateway-0"
@@ -35,6 +35,7 @@ class SeedFault(msgspec.Struct, frozen=True):
     - noise: links damage the share `amount` of the messages that they carry.
     - scale, role: an operator wants `amount` instances of the model `who`, or another `role` of a worker.
     - update: an operator registers the model `who` with the checkpoint `other`, so that it becomes another version.
+    - remove: an operator removes the model `who`, and registers it again as soon after as it is taken.
 
     With `when` it strikes as soon after `at` as a process does that, and that process where `who` is nobody; `wait`
     seconds later where it is to meet not the beginning.
@@ -57,7 +58,7 @@ class SeedFault(msgspec.Struct, frozen=True):
     @property
     def is_command(self) -> bool:
         """Whether it is something that an operator may do, and nothing goes wrong."""
-        return self.what in ("scale", "role", "update")
+        return self.what in ("scale", "role", "update", "remove")
 
     def describe(self) -> str:
         """Say in words when the fault begins, what it does, and to whom."""
@@ -72,6 +73,11 @@ class SeedFault(msgspec.Struct, frozen=True):
 def updated(faults: Iterable[SeedFault]) -> set[str]:
     """The models that an operator updates."""
     return {fault.who for fault in faults if fault.what == "update"}
+
+
+def removed(faults: Iterable[SeedFault]) -> set[str]:
+    """The models that an operator removes for a while."""
+    return {fault.who for fault in faults if fault.what == "remove"}
 
 
 def random_faults(

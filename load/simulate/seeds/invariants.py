@@ -20,7 +20,7 @@ from livescale.load.simulate.seeds.evidence import (
     taken_back,
     was_struck,
 )
-from livescale.load.simulate.seeds.history import History, LaidOut, updated
+from livescale.load.simulate.seeds.history import History, LaidOut, removed, updated
 from livescale.load.simulate.seeds.router_rules import acts_in_office, counts_once, counts_right, counts_what_is_there
 from livescale.load.simulate.seeds.system import SeedSystem
 from livescale.services.registry.copies import READ_TIMEOUT_SECONDS
@@ -33,7 +33,7 @@ COPY_SECONDS = 5.0  # beside what a disk takes to read
 AWAITED_SECONDS = 1.0  # longer than the word of a death takes, and than what ends then
 # In the outcome of a scale.
 REFUSED_DRAIN, SILENT, NO_COPY = "did not drain: ", "nothing arrived for", "no worker or host has the whole model"
-REPLACED = "another version has taken its place"
+REPLACED, BEING_REMOVED = "another version has taken its place", "it is being removed"
 MOST_TAKEN_BACK = 2  # by chance: what others need changes, too
 ROUNDING = 1e-6
 
@@ -103,14 +103,14 @@ def deaths_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
 def given_up_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
     """No load is given up, and no request that has tokens lost, but by a fault of those who take part. None is given up
     for silence unless messages were lost, as the planner is patient for longer than any fault lasts; or a model has to
-    be read again once its host is back, and nobody has it meanwhile; or it has got another version. A worker that lived
-    on does not refuse to drain, however often it is told so."""
+    be read again once its host is back, and nobody has it meanwhile; or it has got another version, or is removed. A
+    worker that lived on does not refuse to drain, however often it is told so."""
     can_fail = any(strikes(fault, ("worker", "host", "registry")) for fault in system.faults)
     can_miss = any(fault.what in MUTE for fault in system.faults)
     can_be_gone = any(strikes(fault, ("host",)) and fault.what in FATAL for fault in system.faults)
     can_be_another = any(may_kill_workers(fault) for fault in system.faults)
     for failure in failed_scales(history):
-        if REPLACED in failure and updated(system.faults):
+        if (REPLACED in failure and updated(system.faults)) or (BEING_REMOVED in failure and removed(system.faults)):
             continue
         is_refused = REFUSED_DRAIN in failure and not can_be_another
         is_excused = can_miss or (NO_COPY in failure and can_be_gone)

@@ -56,3 +56,9 @@ def random_updates(chance: Random, specs: Sequence[ModelSpec], latest: float) ->
     times = sorted(chance.uniform(0.0, latest) for _ in paths)
     faults = [SeedFault(at, "update", spec.name, other=path) for at, path in zip(times, paths, strict=True)]
     return faults, set(paths[:1])
+
+
+def random_removal(chance: Random, specs: Sequence[ModelSpec], latest: float) -> list[SeedFault]:
+    """In every other system a time at which a model is removed, and for how long it is away at least."""
+    at, seconds = chance.uniform(0.0, latest), chance.choice((0.0, 0.2, 2.0, 8.0))
+    return [SeedFault(at, "remove", chance.choice(specs).name, seconds)] if chance.random() < 0.5 else []

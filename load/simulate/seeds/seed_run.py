@@ -32,7 +32,7 @@ class SeedRun:
         self.history = cluster.seen
         self._reports = LastReports(cluster)
         self._clients = Clients(cluster, system.asks)
-        self._trouble = Troublemaker(cluster, self._clients, system.seed)
+        self._trouble = Troublemaker(cluster, self._clients, system.specs, system.seed)
         self._lookout = Lookout(cluster, self._clients, self._reports)
 
     @property

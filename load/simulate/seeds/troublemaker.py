@@ -13,12 +13,13 @@ from livescale.load.simulate.seeds.clients import Clients
 from livescale.load.simulate.seeds.history import GATEWAY, SeedFault
 from livescale.load.simulate.seeds.moments import processes_that_are
 from livescale.load.simulate.seeds.watched import WatchedCluster
+from livescale.load.simulate.start import register
 from livescale.shared.bus.contract import BusError
 from livescale.shared.messages.model_spec import ModelSpec
-from livescale.shared.messages.registry import Register
+from livescale.shared.messages.registry import Named, Register
 from livescale.shared.messages.scaling import Scale, SetRole
 from livescale.shared.simulation.virtual_clock import machine_time
-from livescale.shared.subjects import REGISTER, ROLE, SCALE
+from livescale.shared.subjects import REGISTER, REMOVE, ROLE, SCALE
 
 COMMAND_SECONDS = 5.0
 STALL_LOOK_SECONDS = 0.02
@@ -29,9 +30,10 @@ AFTER_SECONDS = 1e-6  # then what is over at the same time is over
 class Troublemaker:
     """Strikes a cluster with faults, each at its time from when `run` is called."""
 
-    def __init__(self, cluster: WatchedCluster, clients: Clients, seed: int) -> None:
+    def __init__(self, cluster: WatchedCluster, clients: Clients, specs: Sequence[ModelSpec], seed: int) -> None:
         self._cluster = cluster
         self._clients = clients
+        self._specs = {spec.name: spec for spec in specs}
         self._injector = ClusterFaultInjector(cluster, seed)
         self._outages = 0
         self._chance = Random(f"aim {seed}")
@@ -68,6 +70,8 @@ class Troublemaker:
         match fault.what:
             case "scale" | "role" | "update":
                 await self._command(fault)
+            case "remove":
+                await self._remove(fault)
             case "stop" | "kill" if fault.what == "stop" or fault.who == GATEWAY:
                 await self._end(fault)
             case "stall":
@@ -119,6 +123,13 @@ class Troublemaker:
                 case _:
                     other = ModelSpec(name=fault.who, path=fault.other)
                     await bus.call(REGISTER, Register(spec=other, named=["path"]), timeout=COMMAND_SECONDS)
+
+    async def _remove(self, fault: SeedFault) -> None:
+        bus = self._cluster.operator
+        with suppress(BusError):
+            await bus.call(REMOVE, Named(model=fault.who), timeout=COMMAND_SECONDS)
+        await asyncio.sleep(fault.seconds)
+        await register(self._cluster, self._specs[fault.who])
 
     def _begin(self, fault: SeedFault) -> Callable[[], None]:
         """Begin what lasts for a while. Returns what ends it."""

@@ -241,6 +241,23 @@ def test_a_request_is_refused_where_its_version_may_be_gone(faults: tuple[SeedFa
     assert (check(with_faults(*faults), history) == []) is is_right
 
 
+REMOVE = SeedFault(4.0, "remove", ASK.model, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("faults", "tokens", "is_right"),
+    [((REMOVE,), 0, True), ((REMOVE,), 1, False), ((REMOVE, KILL), 1, True), ((), 0, False), ((KILL,), 1, False)],
+)
+def test_a_request_is_refused_where_its_model_is_removed(
+    faults: tuple[SeedFault, ...], tokens: int, is_right: bool
+) -> None:
+    history = good()
+    history.answers[:] = [
+        AskOutcome(0, "refused", record(RIGHT[:tokens], finish_reason=None), "404 model 'm' was removed")
+    ]
+    assert (check(with_faults(*faults), history) == []) is is_right
+
+
 def with_faults(*faults: SeedFault) -> SeedSystem:
     return replace(SYSTEM, faults=list(faults))
 

@@ -56,3 +56,12 @@ def test_an_updated_model_comes_to_rest_with_its_new_version_at_every_worker() -
     assert [fault.what for fault in struck] == ["update"]
     assert len(history.versions[first.name]) == 2
     assert history.rested_at is not None
+
+
+def test_a_model_that_was_removed_is_registered_again_and_served() -> None:
+    system = kept(random_system(0), [], [])
+    removal = SeedFault(0.5, "remove", system.specs[0].name, 0.2)
+    struck, history = ran(replace(system, faults=[removal], early=False))
+    assert [fault.what for fault in struck] == ["remove"]
+    assert history.rested_at is not None
+    assert history.calm_at > history.ready_at + 0.7
