@@ -114,10 +114,10 @@ class Planner:
         if asked.instances == 0:
             await self._cluster.keep(asked.model)
         view = await self._cluster.look(asked.model)
-        check_target(asked, view)
         # From here on nothing is awaited: of two scales at the same time, the second sees what the first planned.
         fleet = self._scale_planner.count(asked.model, view)
         actual = len(fleet.present)
+        check_target(asked, view, actual)
         recalled = self._recall(asked, view, asked.instances - actual, asked_at)
         if recalled:
             fleet = self._scale_planner.count(asked.model, view)

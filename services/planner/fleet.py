@@ -37,15 +37,17 @@ class ModelView(NamedTuple):
         return {member.id: member.epoch for member in self.snapshot.members}
 
 
-def check_target(asked: Scale, view: ModelView) -> None:
-    """Check that the model may have as many instances as were asked for.
+def check_target(asked: Scale, view: ModelView, actual: int) -> None:
+    """Check that the model, which has `actual` instances, may have as many as were asked for.
 
     Raises Refusal: 400 for more or fewer than its limits and for an adapter, 409 for a model that is being removed. The
-    monitor may go below the minimum, and one above the maximum while an instance of another version is replaced.
+    monitor may go below the minimum, and one above the maximum while an instance of another version is replaced. Where
+    there are more than the maximum, as that was lowered, it gives them back one by one.
     """
     spec = view.entry.spec
-    least = spec.min_instances if asked.decision is None else 0
-    most = spec.max_instances + (asked.decision is not None and asked.decision.rule == "version")
+    least, most = spec.min_instances, spec.max_instances
+    if asked.decision is not None:
+        least, most = 0, max(actual, most + (asked.decision.rule == "version"))
     if spec.base is not None:
         raise Refusal(400, f"{spec.name!r} is an adapter and has no instances; scale its base, {spec.base!r}")
     if view.entry.state == "removing" and asked.instances > 0:

@@ -1,13 +1,18 @@
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from livescale.services.planner.fleet import choose_spares, choose_to_drain, count_fleet
+from livescale.services.planner.fleet import ModelView, check_target, choose_spares, choose_to_drain, count_fleet
 from livescale.services.planner.plans.plan import CannotPlan
+from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import HostReport, WorkerReport
 from livescale.shared.messages.registry import ModelEntry
-from tests.planner.samples import ENTRY, SIZE, host, member, serving, snapshot, spare
+from livescale.shared.messages.scaling import Scale
+from tests.control.fakes import manifest
+from tests.planner.samples import ENTRY, SIZE, decision, host, member, serving, snapshot, spare
 
 
 def test_what_plans_add_and_take_away_is_counted_once() -> None:
@@ -141,3 +146,24 @@ def test_a_worker_that_has_the_parameters_still_comes_first_and_what_others_want
     members = [member(id, machine) for id, machine in machines.items()]
     chosen, _ = choose_spares(snapshot(*reports, members=members), ENTRY, 3, frozenset())
     assert chosen == [["w-3"], ["w-2"], ["w-1"]]
+
+
+@pytest.mark.parametrize(
+    ("instances", "actual", "is_monitor", "is_right"),
+    [
+        (3, 4, True, True),  # on the way to a maximum that was lowered
+        (4, 4, True, True),
+        (5, 4, True, False),
+        (3, 2, True, False),
+        (0, 2, True, True),
+        (3, 4, False, False),
+        (0, 2, False, False),
+    ],
+)
+def test_only_the_monitor_gives_back_one_by_one_what_is_more_than_the_maximum(
+    instances: int, actual: int, is_monitor: bool, is_right: bool
+) -> None:
+    entry = replace(ENTRY, spec=replace(ENTRY.spec, min_instances=1, max_instances=2))
+    asked = Scale(model="m", instances=instances, decision=decision() if is_monitor else None)
+    with nullcontext() if is_right else pytest.raises(Refusal, match="instances must be 1 to 2 for 'm'"):
+        check_target(asked, ModelView(snapshot(), entry, manifest("v")), actual)
