@@ -19,7 +19,7 @@ from livescale.shared.subjects import DECISION, LEASE, PLAN, TOKENS
 
 MUTE = ("part", "outage", "lose")  # faults by which messages are lost
 FATAL = ("kill", "stop", "freeze", "part")  # faults after which a process may be declared dead
-HARMLESS = ("scale", "role", "update", "remove", "slow-disk")  # faults by which nothing may be lost
+HARMLESS = ("scale", "role", "limit", "update", "remove", "slow-disk")  # faults by which nothing may be lost
 EVERYBODY = ("stall", "outage", "noise", *MESSAGE_KINDS)  # faults that strike all
 FIRST_ID_DASHES = 2  # in gateway-0-7; a request that is submitted again has its attempt behind one more
 SUSPECTED_SECONDS = 2.0  # a process that is silent for as long has been suspected

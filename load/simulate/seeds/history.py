@@ -14,7 +14,7 @@ from livescale.load.simulate.faults import FaultKind
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.requests import TokenLogprobs
 
-SeedFaultKind = Literal[FaultKind, "stop", "stall", "outage", "noise", "scale", "role", "update", "remove"]
+SeedFaultKind = Literal[FaultKind, "stop", "stall", "outage", "noise", "scale", "role", "limit", "update", "remove"]
 WorkerMoment = Literal["loading", "live", "draining", "emptying", "taking over", "handing over", "moving KV"]
 Moment = Literal["", WorkerMoment, "sending", "queueing", "reading"]
 GATEWAY = "gateway-0"
@@ -34,6 +34,7 @@ class SeedFault(msgspec.Struct, frozen=True):
     - outage: the bus is down.
     - noise: links damage the share `amount` of the messages that they carry.
     - scale, role: an operator wants `amount` instances of the model `who`, or another `role` of a worker.
+    - limit: an operator lets the model `who` have at most `amount` instances.
     - update: an operator registers the model `who` with the checkpoint `other`, so that it becomes another version.
     - remove: an operator removes the model `who`, and registers it again as soon after as it is taken.
 
@@ -58,7 +59,7 @@ class SeedFault(msgspec.Struct, frozen=True):
     @property
     def is_command(self) -> bool:
         """Whether it is something that an operator may do, and nothing goes wrong."""
-        return self.what in ("scale", "role", "update", "remove")
+        return self.what in ("scale", "role", "limit", "update", "remove")
 
     def describe(self) -> str:
         """Say in words when the fault begins, what it does, and to whom."""

@@ -62,3 +62,12 @@ def random_removal(chance: Random, specs: Sequence[ModelSpec], latest: float) ->
     """In every other system a time at which a model is removed, and for how long it is away at least."""
     at, seconds = chance.uniform(0.0, latest), chance.choice((0.0, 0.2, 2.0, 8.0))
     return [SeedFault(at, "remove", chance.choice(specs).name, seconds)] if chance.random() < 0.5 else []
+
+
+def random_limits(chance: Random, specs: Sequence[ModelSpec], workers: int, latest: float) -> list[SeedFault]:
+    """Up to three times at which a model may have more instances than before, or fewer."""
+    limits: list[SeedFault] = []
+    for _ in range(chance.choice((0, 0, 1, 3))):
+        spec, at = chance.choice(specs), chance.uniform(0.0, latest)
+        limits.append(SeedFault(at, "limit", spec.name, amount=chance.randint(1, workers // spec.tensor_parallel_size)))
+    return limits

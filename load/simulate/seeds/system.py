@@ -11,7 +11,13 @@ from livescale.load.simulate.seeds.asks import LOAD_SECONDS, SeedAsk, crowd_asks
 from livescale.load.simulate.seeds.crowds import Crowd, crowd_faults, has_crowd
 from livescale.load.simulate.seeds.history import SeedFault, random_faults
 from livescale.load.simulate.seeds.random_cluster import random_settings, random_topology, unusual_settings
-from livescale.load.simulate.seeds.random_models import random_config, random_models, random_removal, random_updates
+from livescale.load.simulate.seeds.random_models import (
+    random_config,
+    random_limits,
+    random_models,
+    random_removal,
+    random_updates,
+)
 from livescale.load.simulate.seeds.stories import Cast, random_story, up_and_down
 from livescale.shared.messages.model_spec import ModelSpec
 
@@ -72,7 +78,8 @@ def random_system(seed: int) -> SeedSystem:
         updates, paths = random_updates(wishes, specs, LOAD_SECONDS)
         others = {path: random_config(wishes) for path in paths}
         changes = updates or random_removal(Random(f"removal of {seed}"), specs, LOAD_SECONDS)
-        faults, cluster = [*faults, *changes], replace(cluster, models={**cluster.models, **others})
+        limits = random_limits(Random(f"limits of {seed}"), specs, workers, LOAD_SECONDS)
+        faults, cluster = [*faults, *changes, *limits], replace(cluster, models={**cluster.models, **others})
     return SeedSystem(
         seed=seed,
         cluster=cluster,

@@ -68,7 +68,7 @@ class Troublemaker:
             fault = replace(fault, who=who, at=machine_time() - self._began)
         self.struck.append(fault)
         match fault.what:
-            case "scale" | "role" | "update":
+            case "scale" | "role" | "limit" | "update":
                 await self._command(fault)
             case "remove":
                 await self._remove(fault)
@@ -120,6 +120,10 @@ class Troublemaker:
                     await bus.call(SCALE, Scale(model=fault.who, instances=int(fault.amount)), timeout=COMMAND_SECONDS)
                 case "role":
                     await bus.call(ROLE, SetRole(worker=fault.who, role=fault.role), timeout=COMMAND_SECONDS)
+                case "limit":
+                    limited = ModelSpec(name=fault.who, path="", max_instances=int(fault.amount))
+                    register = Register(spec=limited, named=["max_instances"])
+                    await bus.call(REGISTER, register, timeout=COMMAND_SECONDS)
                 case _:
                     other = ModelSpec(name=fault.who, path=fault.other)
                     await bus.call(REGISTER, Register(spec=other, named=["path"]), timeout=COMMAND_SECONDS)

@@ -34,7 +34,7 @@ def test_all_modes_roles_and_kinds_of_faults_occur(systems: list[SeedSystem]) ->
     assert {spec.tensor_parallel_size for system in systems for spec in system.specs} == {1, 2}
     assert {fault.what for system in systems for fault in system.faults} == {
         *("kill", "stop", "freeze", "part", "stall", "outage", "lose", "delay", "repeat", "cut-link", "noise"),
-        *("slow-disk", "scale", "role", "update", "remove"),
+        *("slow-disk", "scale", "role", "limit", "update", "remove"),
     }
     assert any(not system.faults for system in systems)
     moments = {fault.when for system in systems for fault in system.faults}

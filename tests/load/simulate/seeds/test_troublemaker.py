@@ -65,3 +65,12 @@ def test_a_model_that_was_removed_is_registered_again_and_served() -> None:
     assert [fault.what for fault in struck] == ["remove"]
     assert history.rested_at is not None
     assert history.calm_at > history.ready_at + 0.7
+
+
+def test_a_model_that_may_have_fewer_instances_gives_back_the_others_one_by_one() -> None:
+    system = kept(random_system(1_160_243), [], [])  # with up to four instances
+    name = system.specs[0].name
+    faults = [SeedFault(0.5, "scale", name, amount=4.0), SeedFault(1.0, "limit", name, amount=1.0)]
+    struck, history = ran(replace(system, faults=faults, early=False))
+    assert [fault.what for fault in struck] == ["scale", "limit"]
+    assert history.rested_at is not None
