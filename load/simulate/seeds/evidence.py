@@ -145,10 +145,12 @@ def _known_by(fault: SeedFault, faults: Sequence[SeedFault]) -> float:
     return latest + LEASE_SECONDS
 
 
-def may_lose_orders(fault: SeedFault) -> bool:
+def may_lose_orders(fault: SeedFault, faults: Sequence[SeedFault]) -> bool:
     """Whether an order to read may be lost and nobody suspects it. The registry then waits for its answer as long as a
-    host may take that fetches files from a hub."""
-    return fault.what == "lose" or (fault.what == "part" and fault.seconds < SUSPECTED_SECONDS)
+    host may take that fetches files from a hub. One that slept while it was cut off missed nothing until it woke."""
+    asleep = [one for one in faults if one.what == "stall" or (one.what == "freeze" and one.who == fault.who)]
+    since = max([fault.at, *(one.ends for one in asleep if one.at < fault.ends)])
+    return fault.what == "lose" or (fault.what == "part" and fault.ends - since < SUSPECTED_SECONDS)
 
 
 def may_kill_workers(fault: SeedFault) -> bool:

@@ -72,7 +72,7 @@ def copies_back(system: SeedSystem, history: History) -> Iterator[str]:
     """Once all faults are over, a copy of each model is in memory after what its disk takes, and a little more."""
     disk = min(host.disk for host in system.cluster.topology.hosts)
     within = sum(history.sizes.values()) / disk + COPY_SECONDS  # a disk reads one version after the other
-    if any(may_lose_orders(fault) for fault in system.faults):
+    if any(may_lose_orders(fault, system.faults) for fault in system.faults):
         within += READ_TIMEOUT_SECONDS
     for model in (spec.name for spec in system.specs):
         at = history.copied_at.get(model)

@@ -7,6 +7,7 @@ from livescale.load.simulate.seeds.evidence import (
     LEASE_SECONDS,
     answered,
     leases,
+    may_lose_orders,
     places_of,
     resumed_requests,
     strikes,
@@ -122,3 +123,19 @@ def test_only_a_fault_that_can_kill_and_is_not_long_over_is_why_a_process_died()
     without_bus, still = SeedFault(11.0, "outage", "", 4.0), SeedFault(14.0, "stall", "", 5.0)
     assert was_struck([fault, without_bus, still], "worker-1", 19.0 + LEASE_SECONDS)
     assert not was_struck([fault, without_bus, still], "worker-1", 19.1 + LEASE_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "frozen", "who", "may_be_lost"),
+    [
+        (1.9, 0.0, "registry-0", True),
+        (2.1, 0.0, "registry-0", False),
+        (2.1, 0.5, "registry-0", True),
+        (2.1, 0.5, "host-0", False),
+    ],
+)
+def test_who_slept_while_it_was_cut_off_may_have_lost_orders_unsuspected(
+    seconds: float, frozen: float, who: str, may_be_lost: bool
+) -> None:
+    part = SeedFault(1.0, "part", "registry-0", seconds)
+    assert may_lose_orders(part, [part, SeedFault(1.0, "freeze", who, frozen)]) is may_be_lost
