@@ -196,15 +196,16 @@ class HostService:
                 self._announce(held)
 
     def _announce(self, held: Held) -> None:
-        event = ModelRead(host=self._id, model=held.model, manifest=held.manifest)
+        event = ModelRead(host=self._id, model=held.model, path=held.path, form=held.form, manifest=held.manifest)
         self._bus.publish(MODEL_READ, event, host=self._id)
 
     def _tell_lost(self, plan_id: str, ticket: int, failure: TransferFailed) -> None:
         log.warning("flow_lost", plan=plan_id, ticket=ticket, error=str(failure))
         self._lost.tell(plan_id, self._id, ticket, failure)
 
-    def _tell_failure(self, model: str, reason: str) -> None:
-        self._bus.publish(MODEL_READ, ModelRead(host=self._id, model=model, error=reason), host=self._id)
+    def _tell_failure(self, held: Held, reason: str) -> None:
+        event = ModelRead(host=self._id, model=held.model, path=held.path, form=held.form, error=reason)
+        self._bus.publish(MODEL_READ, event, host=self._id)
 
     def _changed(self) -> None:
         self._cache_bytes.set(self._cache.used_bytes)

@@ -35,6 +35,11 @@ class Held(Struct, frozen=True, kw_only=True):
     manifest: Manifest | None = None
 
     @property
+    def form(self) -> tuple[DType, int, Layout, KvCacheDType]:
+        """What its version depends on besides its files, as in `ModelSpec.form`."""
+        return self.dtype, self.shards, self.layout, self.kv_cache_dtype
+
+    @property
     def is_whole(self) -> bool:
         return self.manifest is not None and len(self.ready) == self.total
 

@@ -57,7 +57,7 @@ class MemoryCallbacks:
 
     changed: Callable[[], None]
     whole: Callable[[Held], None]
-    failed: Callable[[str, str], None]
+    failed: Callable[[Held, str], None]
 
 
 class Memory:
@@ -225,7 +225,7 @@ class Memory:
             reason = str(error) or type(error).__name__
             log.error("model_not_read", model=held.model, error=reason)
             self._drop(number, reason)
-            self._told.failed(held.model, reason)
+            self._told.failed(held, reason)
         if self._span_writer is not None:
             span = read_span(held, began, self._clock.wall(), copy.source, reason)
             self._span_writer.write(copy.traceparent, [span])
@@ -290,5 +290,4 @@ def _held(spec: ModelSpec, size_bytes: int, total: int, manifest: Manifest | Non
 
 def _is_of(held: Held, spec: ModelSpec) -> bool:
     """Whether it was read for the name, path and form of this spec."""
-    form = held.dtype, held.shards, held.layout, held.kv_cache_dtype
-    return (held.model, held.path, form) == (spec.name, spec.path, spec.form)
+    return (held.model, held.path, held.form) == (spec.name, spec.path, spec.form)

@@ -105,6 +105,10 @@ class Content:
     def is_from(self, spec: ModelSpec) -> bool:
         return (self.spec.path, self.spec.form) == (spec.path, spec.form)
 
+    def is_meant_by(self, event: ModelRead) -> bool:
+        """Whether a host has read these files, in this form."""
+        return event.path is None or (event.path, event.form) == (self.spec.path, self.spec.form)
+
     def entry(self, created: int) -> ModelEntry:
         return ModelEntry(
             spec=self.spec,
@@ -176,6 +180,9 @@ class RegisteredModel:
         `is_held` says whether any process holds the version that the name stands for.
         """
         manifest, content = event.manifest, next((one for one in self.contents if one.reader == event.host), None)
+        is_known = manifest is not None and self.manifest is not None and manifest.version == self.version
+        if not is_known and not any(one.is_meant_by(event) for one in self.contents):
+            return  # it was read as what the model was registered as before
         if content is not None:
             content.reader = None
         if manifest is None:

@@ -6,7 +6,7 @@ from typing import Literal
 from livescale.shared.messages.membership import HostReport, Member, ServiceName, WorkerReport
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive
 from livescale.shared.messages.model_spec import ModelSpec
-from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.parameters import DType, KvCacheDType, Layout, Manifest
 from livescale.shared.messages.transfers import ChunkBytes, Inflow, Secret
 
 
@@ -127,10 +127,16 @@ class ModelChecked(Message, frozen=True, kw_only=True):
 
 
 class ModelRead(Message, frozen=True, kw_only=True):
-    """Event of a host: a model is whole in its cache, or could not be read."""
+    """Event of a host: a model is whole in its cache, or could not be read.
+
+    `path` and `form` say what it was read as (`ModelSpec.form`). Where a model is registered again meanwhile, that is
+    not what it is now.
+    """
 
     host: Name
     model: Name
+    path: str | None = None
+    form: tuple[DType, Positive, Layout, KvCacheDType] | None = None
     manifest: Manifest | None = None
     error: str | None = None
 

@@ -26,7 +26,9 @@ def test_reports_show_how_far_reading_is() -> None:
     async def main() -> None:
         async with local_host(SlowDisk()) as here:
             checked = await here.read(tiny_checkpoint("llama"))
-            manifest = (await here.whole()).manifest
+            read = await here.whole()
+            assert (read.path, read.form) == (str(tiny_checkpoint("llama")), ("bfloat16", 1, "plain", "auto"))
+            manifest = read.manifest
             await asyncio.sleep(1)
             assert manifest is not None
             seen = [report.holdings[0] for report in here.reports if report.holdings]

@@ -21,6 +21,18 @@ def test_a_model_is_reading_then_ready() -> None:
     assert pool.manifest("m").version == "v-1"
 
 
+@pytest.mark.parametrize("change", [{"path": "/right"}, {"tensor_parallel_size": 2}, {"dtype": "float32"}])
+def test_what_was_read_before_a_model_was_registered_otherwise_is_not_taken_for_it(change: dict[str, object]) -> None:
+    pool, old, new = pool_with("m", is_read=False), spec(), spec(**change)  # type: ignore[arg-type]
+    pool.register(new, CHECKED, 2, 0.0)
+    early = ModelRead(host="h-0", model="m", path=old.path, form=old.form)
+    pool.read(replace(early, error="cut short"))
+    pool.read(replace(early, manifest=manifest("v-old")))
+    assert (pool.entry("m").state, pool.entry("m").version) == ("reading", None)
+    pool.read(replace(early, path=new.path, form=new.form, manifest=manifest("v-new")))
+    assert (pool.entry("m").state, pool.entry("m").version) == ("ready", "v-new")
+
+
 def test_a_model_whose_content_is_known_is_ready_while_it_is_read() -> None:
     pool = Pool()
     pool.on_host(host("h-0"))
