@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from livescale.shared.messages.membership import Holding, HostReport
+from livescale.shared.messages.model_spec import Form
 from livescale.shared.messages.parameters import DType, KvCacheDType, Layout, Manifest
 
 MIB = 1024**2
@@ -35,7 +36,7 @@ class Held(Struct, frozen=True, kw_only=True):
     manifest: Manifest | None = None
 
     @property
-    def form(self) -> tuple[DType, int, Layout, KvCacheDType]:
+    def form(self) -> Form:
         """What its version depends on besides its files, as in `ModelSpec.form`."""
         return self.dtype, self.shards, self.layout, self.kv_cache_dtype
 

@@ -102,12 +102,12 @@ class Content:
         """The version of this content, empty until a host has read it."""
         return "" if self.checked.manifest is None else self.checked.manifest.version
 
-    def is_from(self, spec: ModelSpec) -> bool:
-        return (self.spec.path, self.spec.form) == (spec.path, spec.form)
+    def is_from(self, said: ModelSpec | ModelRead) -> bool:
+        return (self.spec.path, self.spec.form) == (said.path, said.form)
 
     def is_meant_by(self, event: ModelRead) -> bool:
         """Whether a host has read these files, in this form."""
-        return event.path is None or (event.path, event.form) == (self.spec.path, self.spec.form)
+        return event.path is None or self.is_from(event)
 
     def entry(self, created: int) -> ModelEntry:
         return ModelEntry(

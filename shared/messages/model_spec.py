@@ -9,6 +9,7 @@ from livescale.shared.messages.parameters import DType, KvCacheDType, Layout
 
 Share = Annotated[float, Meta(ge=0, le=1e3)]
 TensorParallelSize = Annotated[int, Meta(ge=1, le=64)]
+Form = tuple[DType, Positive, Layout, KvCacheDType]  # of parameters in memory; the number is that of ranks
 ModelPriority = Annotated[int, Meta(ge=-100, le=100)]
 Path = Annotated[str, Meta(max_length=4096, pattern=r"^[^\x00]*$")]
 # Whether instances of a model prefill and decode apart; with auto the router decides.
@@ -73,7 +74,7 @@ class ModelSpec(Message, frozen=True, kw_only=True):
         return "off" if self.tensor_parallel_size > 1 else self.disaggregation or system
 
     @property
-    def form(self) -> tuple[DType, int, Layout, KvCacheDType]:
+    def form(self) -> Form:
         """What its version depends on besides its files: the dtype, for how many ranks it is cut, the layout, and how
         its keys and values are kept."""
         return self.dtype, self.tensor_parallel_size, self.layout, self.kv_cache_dtype

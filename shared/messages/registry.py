@@ -5,8 +5,8 @@ from typing import Literal
 
 from livescale.shared.messages.membership import HostReport, Member, ServiceName, WorkerReport
 from livescale.shared.messages.message import Amount, Count, Message, Name, Positive
-from livescale.shared.messages.model_spec import ModelSpec
-from livescale.shared.messages.parameters import DType, KvCacheDType, Layout, Manifest
+from livescale.shared.messages.model_spec import Form, ModelSpec
+from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import ChunkBytes, Inflow, Secret
 
 
@@ -136,7 +136,7 @@ class ModelRead(Message, frozen=True, kw_only=True):
     host: Name
     model: Name
     path: str | None = None
-    form: tuple[DType, Positive, Layout, KvCacheDType] | None = None
+    form: Form | None = None
     manifest: Manifest | None = None
     error: str | None = None
 

@@ -278,7 +278,7 @@ def test_a_planner_that_takes_over_has_the_workers_with_everything_serve() -> No
     scale.start(1.0)
     there = loading("a", BLOCKS, "loading")
     there = replace(there, plan_id=scale.id, instance=scale.plan.instances[0].id)
-    view = ModelView(snapshot(serving("s"), there), ENTRY, replace(manifest(VERSION)))
+    view = ModelView(snapshot(serving("s"), there), ENTRY, manifest(VERSION))
     later, commands = planner.take_over(scale.record(), view, 5.0)
     assert [(one.node, type(one.message)) for one in commands] == [("a", Serve)]
     later.check_invariants()  # type: ignore[union-attr]
@@ -292,7 +292,7 @@ def test_a_target_that_served_and_was_drained_while_there_was_no_planner_has_not
     first, second = (one.ranks[0] for one in scale.plan.instances)
     acknowledge(scale, scale.on_transfer(transfer(first, "whole"), 2.0))
     loads = replace(loading(second, 1, "loading"), plan_id=scale.id, instance=scale.plan.instances[1].id)
-    view = ModelView(snapshot(serving("s"), spare(first), loads), ENTRY, replace(manifest(VERSION)))
+    view = ModelView(snapshot(serving("s"), spare(first), loads), ENTRY, manifest(VERSION))
     later, _ = planner.take_over(scale.record(), view, 5.0)
     assert (later.state, later.coming) == ("loading", {scale.plan.instances[1].id})
     later.on_report(replace(loads, state="serving"), 6.0)
@@ -310,7 +310,7 @@ def test_a_target_that_was_drained_had_served_although_that_was_not_saved() -> N
         id="in", decision=replace(scale.decision, action="in"), state="done", instances=[first.id], phases=[]
     )
     store.remember([scale.record(), drain])
-    view = ModelView(snapshot(serving("s"), spare(first.ranks[0]), loads), ENTRY, replace(manifest(VERSION)))
+    view = ModelView(snapshot(serving("s"), spare(first.ranks[0]), loads), ENTRY, manifest(VERSION))
     later, _ = planner.take_over(scale.record(), view, 5.0)
     assert (later.state, later.coming) == ("loading", {second.id})
     later.on_report(replace(loads, state="serving"), 6.0)
@@ -327,6 +327,6 @@ def test_a_scale_whose_targets_were_all_drained_is_done() -> None:
         id="in", decision=replace(scale.decision, action="in"), state="done", instances=drained, phases=[]
     )
     store.remember([scale.record(), drain])
-    view = ModelView(snapshot(serving("s"), spare("a")), ENTRY, replace(manifest(VERSION)))
+    view = ModelView(snapshot(serving("s"), spare("a")), ENTRY, manifest(VERSION))
     later, _ = planner.take_over(scale.record(), view, 5.0)
     assert (later.state, later.record().outcome) == ("done", "1 new instances serve")

@@ -6,7 +6,7 @@ from math import inf
 
 from livescale.load.simulate.faults import MESSAGE_KINDS
 from livescale.load.simulate.seeds.asks import SeedAsk
-from livescale.load.simulate.seeds.history import AskOutcome, History, SeedFault, Told
+from livescale.load.simulate.seeds.history import COMMANDS, AskOutcome, History, SeedFault, Told
 from livescale.load.simulate.seeds.random_models import VOCABULARY
 from livescale.load.simulate.seeds.system import SeedSystem
 from livescale.services.worker.engine.modelled_steps import choose_token, even_logprobs, first_state, follow
@@ -19,7 +19,7 @@ from livescale.shared.subjects import DECISION, LEASE, PLAN, TOKENS
 
 MUTE = ("part", "outage", "lose")  # faults by which messages are lost
 FATAL = ("kill", "stop", "freeze", "part")  # faults after which a process may be declared dead
-HARMLESS = ("scale", "role", "limit", "update", "remove", "slow-disk")  # faults by which nothing may be lost
+HARMLESS = (*COMMANDS, "slow-disk")  # faults by which nothing may be lost
 EVERYBODY = ("stall", "outage", "noise", *MESSAGE_KINDS)  # faults that strike all
 FIRST_ID_DASHES = 2  # in gateway-0-7; a request that is submitted again has its attempt behind one more
 SUSPECTED_SECONDS = 2.0  # a process that is silent for as long has been suspected

@@ -19,6 +19,7 @@ WorkerMoment = Literal["loading", "live", "draining", "emptying", "taking over",
 Moment = Literal["", WorkerMoment, "sending", "queueing", "reading"]
 GATEWAY = "gateway-0"
 AGAIN = 1_000  # what the number of a request grows by where its client sends it again
+COMMANDS = ("scale", "role", "limit", "update", "remove")  # of operators
 FAULT_SECONDS = 10.0  # in which faults begin
 OFTEN = ("registry-", "router-", "planner-", "host-")  # services whose processes are struck twice as often as others
 ROLES: tuple[Role, ...] = ("prefill", "decode", "colocated")
@@ -59,7 +60,7 @@ class SeedFault(msgspec.Struct, frozen=True):
     @property
     def is_command(self) -> bool:
         """Whether it is something that an operator may do, and nothing goes wrong."""
-        return self.what in ("scale", "role", "limit", "update", "remove")
+        return self.what in COMMANDS
 
     def describe(self) -> str:
         """Say in words when the fault begins, what it does, and to whom."""
