@@ -1,6 +1,7 @@
 """The process of a worker: it chooses device and kernels, and starts the actor."""
 
 import sys
+import time
 
 import structlog
 
@@ -24,7 +25,7 @@ def main(settings: WorkerSettings) -> None:
         if device == CPU and settings.engine == "torch":
             keep_freed_memory()
         kernels = choose_kernels(settings.kernels, settings.threads) if computes_on_cpu(settings, device) else None
-        make_runner = runner_maker(settings, device, use_of_gpu(settings, device), kernels)
+        make_runner = runner_maker(settings, device, use_of_gpu(settings, device), kernels, worked=time.thread_time)
     except (NoDevice, ValueError) as error:
         sys.exit(f"Error: {error}")
 

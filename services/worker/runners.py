@@ -32,15 +32,18 @@ def runner_maker(
     used: GpuFeatures = NO_GPU_FEATURES,
     kernels: KernelChoice | None = None,
     new_memory: Callable[[int], StateMemory] = zeros,
+    worked: Callable[[], float] = lambda: 0.0,
 ) -> Callable[[Clock], Runner]:
-    """A function that makes the engine of these settings. A modelled one exports KV into `new_memory`.
+    """A function that makes the engine of these settings. A modelled one exports KV into `new_memory`, and makes up
+    for the seconds that its thread has `worked` between steps.
 
     Raises ValueError for a latency that does not exist or is not valid.
     """
     if settings.engine == "modelled":
         latency = find_latency(settings.engine_profile)
         sizes, host_bytes = (settings.kv_bytes, settings.block_size), settings.host_kv_bytes
-        return lambda clock: ModelledRunner(*sizes, latency, settings.engine_speed, clock, host_bytes, new_memory)
+        speed = settings.engine_speed
+        return lambda clock: ModelledRunner(*sizes, latency, speed, clock, host_bytes, new_memory, worked)
 
     from livescale.services.worker.engine.runner import (
         EngineRunner,  # of torch, which takes seconds and much memory to import

@@ -51,8 +51,8 @@ from livescale.shared.model.latency import Latency
 from livescale.shared.runtime.clock import Clock
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 
-# Timers are late by about a millisecond. At most this much is subtracted from the next step; a longer delay is not
-# caused by the timer.
+# Timers are late by about a millisecond, and this thread works between two steps, which the host of a GPU does during
+# the first. At most this much of both is subtracted from the next step; a longer delay is not caused by them.
 MOST_LATE_SECONDS = 0.005
 
 T = TypeVar("T")
@@ -77,9 +77,11 @@ class ModelledRunner:
         clock: Clock,
         host_bytes: int = 0,
         new_memory: Callable[[int], StateMemory] = zeros,
+        worked: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`memory_bytes` and `host_bytes` are for the KV cache and KV in host memory; they are counted and not
-        taken. KV that is exported, and activations, go into `new_memory`."""
+        taken. KV that is exported, and activations, go into `new_memory`. `worked` says for how many seconds this
+        thread has had a processor; under virtual time that counts for nothing."""
         self.new_memory = new_memory
         self.rates = EngineRates()
         self.joined_rows = GPU_ROWS
@@ -100,6 +102,8 @@ class ModelledRunner:
         self._jobs = asyncio.Lock()  # is fair: what waits for a step comes before the next one
         self._free_at = 0.0
         self._late = 0.0
+        self._worked = worked
+        self._worked_before = worked()
 
     async def ready(self) -> None:
         log.warning("tokens_are_made_up", engine="modelled", latency=self._latency.source, speed=self._speed)
@@ -234,13 +238,19 @@ class ModelledRunner:
     async def _take(self, seconds: float) -> float:
         """Be busy for `seconds`, after all that was asked for before. Returns how long it was."""
         now = self._clock.now()
-        begun = max(now - self._late, self._free_at)
+        begun = max(now - self._made_up_for(now), self._free_at)
         self._free_at = due = begun + seconds / self._speed
         await asyncio.sleep(max(due - now, 0.0))
         if due > now:
             now = self._clock.now()
         self._late = min(now - due, MOST_LATE_SECONDS)
+        self._worked_before = self._worked()
         return now - begun
+
+    def _made_up_for(self, now: float) -> float:
+        """By how many seconds a step that is asked for now began before: a GPU would not have waited for them."""
+        idle = now - self._free_at > MOST_LATE_SECONDS
+        return self._late if idle else min(self._late + self._worked() - self._worked_before, MOST_LATE_SECONDS)
 
     def _tell_missing(self, chunk: ScheduledChunk, layers: range) -> None:
         fields = {"position": chunk.start, "first_layer": layers.start, "last_layer": layers.stop - 1}

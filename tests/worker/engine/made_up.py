@@ -1,6 +1,7 @@
 """A model without parameters, for an engine that computes nothing, and what that one is asked for."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from livescale.services.worker.engine.modelled import ModelledRunner
@@ -39,9 +40,11 @@ def manifest(version: str = "v1") -> Manifest:
     return Manifest(version=version, config=CONFIG, dtype="bfloat16", blocks=blocks)
 
 
-async def loaded(version: str = "v1", kv_blocks: int = 512, speed: float = 1.0) -> ModelledRunner:
+async def loaded(
+    version: str = "v1", kv_blocks: int = 512, speed: float = 1.0, worked: Callable[[], float] = lambda: 0.0
+) -> ModelledRunner:
     """All blocks are there."""
-    runner = ModelledRunner(kv_blocks * BLOCK_BYTES, BLOCK_TOKENS, LATENCY, speed, LoopClock(epoch=0.0))
+    runner = ModelledRunner(kv_blocks * BLOCK_BYTES, BLOCK_TOKENS, LATENCY, speed, LoopClock(epoch=0.0), worked=worked)
     made = manifest(version)
     assert await runner.load(made, 4_096) == kv_blocks
     for block in made.blocks:

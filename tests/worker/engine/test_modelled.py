@@ -194,6 +194,30 @@ def test_kv_is_laid_down_after_the_step_under_way_and_before_the_next_one_in_its
     run(main())
 
 
+@pytest.mark.parametrize(
+    ("between", "worked", "begins"),
+    [
+        pytest.param(0.003, 0.002, 0.001, id="what the host did is made up for"),
+        pytest.param(0.003, 0.004, 0.0, id="never more than has passed"),
+        pytest.param(0.006, 0.002, 0.006, id="an engine that was idle began when it was asked"),
+    ],
+)
+def test_the_work_of_the_host_between_two_steps_takes_no_time_of_the_gpu(
+    between: float, worked: float, begins: float
+) -> None:
+    async def main() -> None:
+        so_far, batch = [0.0], Batch(1, (chunk([1, 2, 3]),))
+        clock, runner = LoopClock(0.0), await loaded(worked=lambda: so_far[0])
+        await runner.step(batch)
+        begun = clock.now()
+        await asyncio.sleep(between)
+        so_far[0] += worked
+        await runner.step(batch)
+        assert clock.now() - begun == pytest.approx(begins + 0.020)
+
+    run(main())
+
+
 def test_a_caller_that_is_cancelled_leaves_its_step_running() -> None:
     async def main() -> None:
         clock, runner = LoopClock(0.0), await loaded()
