@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 
 from msgspec.structs import replace
 
@@ -21,7 +22,7 @@ from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.stack import Progress, Stack
 from livescale.shared.bus.contract import Bus
 from livescale.shared.messages.scaling import AskScales, ScaleRecord
-from livescale.shared.runtime.clock import SystemClock
+from livescale.shared.runtime.clock import Clock, SystemClock
 from livescale.shared.runtime.yaml_file import names_file
 from livescale.shared.subjects import SCALES
 
@@ -48,11 +49,12 @@ def live_settings(system: ScenarioSystem) -> StackSettings:
 async def run_live(system: ScenarioSystem, requests: Sequence[Due], tell: Progress, echo: Echo) -> ObservedRun:
     """Start the system, send all requests, and return what came of them. Raises what `Stack` raises."""
     settings, clock, warm_up = live_settings(system), SystemClock(), system.scenario.file.warm_up
+    asks = make_asks(system, requests)
     async with Stack(settings, progress=tell, echo=echo) as stack, counting(stack.bus) as in_use:
         async with watching_lives(stack.supervisor.children, clock, tell) as incidents:
             await asyncio.sleep(LEARN_SECONDS)
-            before, begun = parse_times(read_proc("stat")), clock.wall()
-            records = await send_all(stack.url, system, requests)
+            before = parse_times(read_proc("stat"))
+            begun, records = await send_all(stack.url, asks, clock)
             await asyncio.sleep(max(0.0, begun + system.scenario.file.seconds - clock.wall()))
             end, after = clock.wall(), parse_times(read_proc("stat"))
         scales = await ask_scales(stack.bus)
@@ -69,20 +71,24 @@ async def run_live(system: ScenarioSystem, requests: Sequence[Due], tell: Progre
     )
 
 
-async def send_all(url: str, system: ScenarioSystem, requests: Sequence[Due]) -> list[RequestRecord]:
-    """Send each request when it is due, and wait for all."""
-    asks, records = defaultdict[str, list[Ask]](list), list[RequestRecord]()
+def make_asks(system: ScenarioSystem, requests: Sequence[Due]) -> dict[str, list[Ask]]:
+    """What is asked of each model, made before anything starts: prompts take time to draw."""
+    asks = defaultdict[str, list[Ask]](list)
     for due in requests:
         asks[due.model].append(make_ask(system, due))
+    return asks
 
-    async def send(model: str) -> None:
-        async with open_client(url, model, REQUEST_SECONDS) as client:
-            await send_open_loop(client, asks[model], records)
 
-    async with asyncio.TaskGroup() as tasks:
-        for model in asks:
-            tasks.create_task(send(model))
-    return records
+async def send_all(url: str, asks: Mapping[str, list[Ask]], clock: Clock) -> tuple[float, list[RequestRecord]]:
+    """Send each request when it is due, and wait for all. Returns the wall's time from which they are due, too."""
+    records = list[RequestRecord]()
+    async with AsyncExitStack() as opened:
+        clients = [await opened.enter_async_context(open_client(url, model, REQUEST_SECONDS)) for model in asks]
+        begun = clock.wall()
+        async with asyncio.TaskGroup() as tasks:
+            for client, asked in zip(clients, asks.values(), strict=True):
+                tasks.create_task(send_open_loop(client, asked, records))
+    return begun, records
 
 
 async def ask_scales(bus: Bus) -> list[ScaleRecord]:

@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from livescale.load.scenario.fidelity import ObservedRun, Step, compare, edit_distance
+from livescale.load.scenario.fidelity import (
+    SAME_SECONDS,
+    ObservedRun,
+    Step,
+    compare,
+    edit_distance,
+    shared_steps,
+    time_between,
+)
 
 OUT: Step = ("out", 3, "prefill")
 IN: Step = ("in", 1, "idle")
@@ -37,8 +45,9 @@ def test_a_run_like_the_live_ones_holds_in_all() -> None:
     ("differs", "name"),
     [
         ({"steps": [OUT, IN, IN], "at": [2.0, 9.0, 12.0]}, "decisions"),
-        ({"at": [2.0, 9.06]}, "decision times"),  # live runs agree on the second one: 50 ms
-        ({"at": [2.2, 9.0]}, "decision times"),  # they are 100 ms apart on the first one
+        ({"at": [2.0, 9.06]}, "decision times"),  # 80 ms from the second run, where live runs are 50 ms apart
+        ({"at": [2.2, 9.0]}, "decision times"),
+        ({"at": [2.2, 9.2]}, "decision times"),
         ({"ttft": [0.1, 0.23, 0.3]}, "TTFT p50"),
         ({"ttft": [0.1, 0.2, 0.4]}, "TTFT p90"),
         ({"tbt": [0.01, 0.033]}, "mean TBT"),
@@ -57,6 +66,35 @@ def test_decisions_may_differ_as_much_as_those_of_live_runs() -> None:
     other = replace(LIVE, steps=[OUT, IN, OUT], at=[2.0, 9.0, 12.0])
     assert verdicts(LIVE, [LIVE, other])["decisions"]
     assert not verdicts(replace(LIVE, steps=[], at=[]), [LIVE, other])["decisions"]
+
+
+def deciding(*steps: tuple[float, Step]) -> ObservedRun:
+    return replace(LIVE, steps=[step for _, step in steps], at=[at for at, _ in steps])
+
+
+def test_decisions_are_compared_with_those_that_were_made_at_about_their_time() -> None:
+    """A run that decided once more in between does not make all later decisions late."""
+    one = deciding((1.0, OUT), (2.0, IN), (11.0, OUT), (12.0, IN), (31.0, OUT), (32.0, IN))
+    other = deciding((1.1, OUT), (2.1, IN), (21.0, OUT), (22.0, IN), (31.1, OUT), (32.1, IN))
+    assert shared_steps(one, other) == [(0, 0), (1, 1), (4, 4), (5, 5)]
+    assert time_between(one, other) == pytest.approx(0.1)
+    assert time_between(one, deciding((5.0, OUT))) is None
+
+
+decisions = st.lists(st.tuples(st.floats(0, 20), st.sampled_from([OUT, IN])), max_size=8).map(sorted)
+
+
+@given(decisions, decisions)
+def test_shared_decisions_are_equal_in_order_and_close(
+    made: list[tuple[float, Step]], others: list[tuple[float, Step]]
+) -> None:
+    pairs = shared_steps(deciding(*made), deciding(*others))
+    for numbers in zip(*pairs, strict=True):
+        assert list(numbers) == sorted(set(numbers))
+    for mine, theirs in pairs:
+        assert made[mine][1] == others[theirs][1]
+        assert abs(made[mine][0] - others[theirs][0]) <= SAME_SECONDS + 1e-9
+    assert time_between(deciding(*made), deciding(*made)) == (0.0 if made else None)
 
 
 def test_a_figure_that_no_run_has_holds() -> None:
