@@ -46,7 +46,7 @@ Examples:
   livescale simulate examples/simulate.yaml --seed 7 --report simulated.html --json simulated.json
   livescale simulate examples/simulate.yaml --status-at 30 --why chat --at 60
   livescale simulate --compare one.log other.log
-  livescale simulate lab.yaml --against-live 5
+  livescale simulate examples/live.yaml --against-live 3
   livescale simulate --seeds 1000
 """
 

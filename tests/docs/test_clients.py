@@ -1,5 +1,7 @@
-"""The clients of `examples/` ask a running system; its configuration and topology are understood."""
+"""The clients of `examples/` ask a running system; its configuration, topology and scenario are understood."""
 
+import re
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from livescale.services.cli.main import cli
+from tests.checkpoints import tiny_checkpoint
 from tests.docs.conftest import Typed
 from tests.docs.pages import ROOT
 
@@ -46,3 +49,13 @@ def test_the_example_topology_is_understood() -> None:
     result = CliRunner().invoke(cli, ["topology", str(EXAMPLES / "lab.yaml")])
     assert result.exit_code == 0, result.output
     assert "2 hosts, 2 GPUs" in result.output
+
+
+def test_the_example_that_is_run_live_too_scales_out(tmp_path: Path) -> None:
+    text = (EXAMPLES / "live.yaml").read_text()
+    assert "path: /tmp/light," in text
+    (tmp_path / "live.yaml").write_text(text.replace("/tmp/light", str(tiny_checkpoint("llama"))))
+    shutil.copy(EXAMPLES / "lab.yaml", tmp_path)
+    result = CliRunner().invoke(cli, ["simulate", str(tmp_path / "live.yaml")])
+    assert result.exit_code == 0, result.output
+    assert re.search(r"scales +\d out done", result.output)
