@@ -104,7 +104,7 @@ def claims(
     mode = mode or Mode.DEFAULT
     bench = Workbench(mode=mode, kept=KeptRuns(runs), traces=traces, jobs=jobs, tell=lambda line: tell(f"  {line}"))
     names = {claim.id for claim in claims}
-    causes = {id: cause for id, cause in reviewed_causes().items() if id in names}
+    causes = {id: cause for id, cause in reviewed_causes(mode).items() if id in names}
     outcomes = list[Judgement]()
     for claim in claims:
         outcomes.append(check(claim, bench, causes))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from importlib import resources
 
+import msgspec
 from msgspec import yaml
 
 from livescale.load.claims.claim import Claim, Judgement, Verdict, judge
@@ -11,10 +12,18 @@ from livescale.load.claims.workbench import Mode, Workbench
 FILE = "reviewed.yaml"
 
 
-def reviewed_causes() -> dict[str, str]:
-    """Why claims fail, by their ids: causes that somebody has looked into and written down."""
+class ReviewedCauses(msgspec.Struct, rename="kebab", forbid_unknown_fields=True):
+    """Why claims fail, by their ids: in every mode, and only where `--full` would not fail."""
+
+    always: dict[str, str]
+    without_full: dict[str, str]
+
+
+def reviewed_causes(mode: Mode) -> dict[str, str]:
+    """Why claims fail in this mode, by their ids: causes that somebody has looked into and written down."""
     text = (resources.files("livescale.load.claims") / FILE).read_bytes()
-    return yaml.decode(text, type=dict[str, str])
+    found = yaml.decode(text, type=ReviewedCauses)
+    return found.always if mode is Mode.FULL else found.always | found.without_full
 
 
 TOO_LONG = "It is too long for --quick."

@@ -7,14 +7,14 @@ import pytest
 from livescale.load.claims.claim import Claim, Verdict
 from livescale.load.claims.every import CLAIMS
 from livescale.load.claims.run import check, reviewed_causes
-from livescale.load.claims.workbench import TRACES
+from livescale.load.claims.workbench import TRACES, Mode
 from tests.docs.pages import DOCS
 from tests.load.claims.claims import workbench
 
 TIMED = {"blitz-ilp"}  # seconds of this machine are no part of a test
 PURE = [claim for claim in CLAIMS if claim.measure and claim.effort == "pure" and claim.id not in TIMED]
 PAPERS = ("BlitzScale", "LambdaScale", "DeepServe", "Operator-level autoscaling")
-CAUSES = reviewed_causes()
+CAUSES = reviewed_causes(Mode.DEFAULT)
 
 
 @pytest.mark.parametrize("claim", PURE, ids=lambda claim: claim.id)

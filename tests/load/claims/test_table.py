@@ -58,7 +58,7 @@ def test_the_command_checks_those_that_are_named(tmp_path: Path, monkeypatch: py
 
 def test_a_failure_without_a_reviewed_cause_ends_it_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command, "reviewed_causes", dict)
+    monkeypatch.setattr(command, "reviewed_causes", lambda mode: {})
     result = invoke("--quick", "--only", "lambda-ramp-1")
     assert result.exit_code == 1
     assert "no cause of it is reviewed: lambda-ramp-1" in result.output
