@@ -116,16 +116,16 @@ def compare_steps(simulated: ObservedRun, live: Sequence[ObservedRun]) -> Fideli
 
 def compare_times(simulated: ObservedRun, live: Sequence[ObservedRun]) -> FidelityRow:
     """When decisions were made: half of those that two runs share are no further apart than between live runs."""
-    apart = [time_between(one, other) for one, other in combinations(live, 2)]
-    away = [time_between(simulated, run) for run in live]
-    known, found = [each for each in apart if each is not None], [each for each in away if each is not None]
-    if not found:
+    apart = [seconds for pair in combinations(live, 2) if (seconds := time_between(*pair)) is not None]
+    away = [seconds for run in live if (seconds := time_between(simulated, run)) is not None]
+    if not away:
         none_made = not simulated.steps and not any(run.steps for run in live)
         return FidelityRow("decision times", "none alike", "", "", none_made)
-    slack = max([TIME_SLACK, *known])
-    between = f"{1000 * min(known):.0f} to {1000 * max(known):.0f} ms" if known else "none alike"
-    told = f"{1000 * max(found):.0f} ms away"
-    return FidelityRow("decision times", told, between, f"{1000 * slack:.0f} ms", max(found) <= slack)
+    found, slack = max(away), max([TIME_SLACK, *apart])
+    between = f"{1000 * min(apart):.0f} to {1000 * max(apart):.0f} ms" if apart else "none alike"
+    return FidelityRow(
+        "decision times", f"{1000 * found:.0f} ms away", between, f"{1000 * slack:.0f} ms", found <= slack
+    )
 
 
 def time_between(one: ObservedRun, other: ObservedRun) -> float | None:
