@@ -1,7 +1,8 @@
-"""`livescale simulate --against-live`: the same scenario live, several times, and how the simulation compares."""
+"""`livescale simulate --against-live`: the same scenario live, several times, and how as many simulations compare."""
 
 import asyncio
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -20,9 +21,12 @@ def observe(result: SimulationResult) -> ObservedRun:
     return ObservedRun.of(result.scales, result.run.requests, result.used_seconds)
 
 
-def run_against_live(system: ScenarioSystem, result: SimulationResult, runs: int) -> None:
-    """Run it live so often and print the comparison. The exit status is 1 where it differs. Raises ValueError."""
-    requests, counted = draw_requests(system), list[ObservedRun]()
+def run_against_live(system: ScenarioSystem, results: Sequence[SimulationResult]) -> None:
+    """Run it live once for each simulation, and print how these compare. The exit status is 1 where they differ.
+
+    Raises ValueError where too few live runs count.
+    """
+    requests, runs, counted = draw_requests(system), len(results), list[ObservedRun]()
     for number in range(1, runs + 1):
         with logged() as echo:
             run = asyncio.run(run_live(system, requests, tell, echo))
@@ -30,8 +34,8 @@ def run_against_live(system: ScenarioSystem, result: SimulationResult, runs: int
         click.echo(f"live run {number} of {runs}: {told}", err=True)
         if run.void is None:
             counted.append(run)
-    rows = compare(observe(result), counted)
-    print_rows(rows, f"{system.scenario.name}, simulated, against {len(counted)} of {runs} live runs")
+    rows = compare([observe(result) for result in results], counted)
+    print_rows(rows, f"{system.scenario.name}, simulated {runs} times, against {len(counted)} of {runs} live runs")
     sys.exit(0 if all(row.holds for row in rows) else 1)
 
 

@@ -1,4 +1,8 @@
-"""Whether a simulation lies within what live runs of the same scenario show. Pure."""
+"""Whether simulations lie within what live runs of the same scenario show. Pure.
+
+Systems under load are chaotic: which of two messages came first changes all that follows, and one run may lie at the
+edge of what runs do. So as many simulations as live runs are compared, and their median counts.
+"""
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
@@ -64,7 +68,7 @@ class ObservedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FidelityRow(msgspec.Struct, frozen=True):
-    """One figure of the simulation against those of the live runs, and how far it may be from them."""
+    """One figure of the simulations against those of the live runs, and how far their median may be from them."""
 
     name: str
     simulated: str
@@ -91,7 +95,7 @@ def edit_distance(one: Sequence[Step], other: Sequence[Step]) -> int:
     return before[-1]
 
 
-def compare(simulated: ObservedRun, live: Sequence[ObservedRun]) -> list[FidelityRow]:
+def compare(simulated: Sequence[ObservedRun], live: Sequence[ObservedRun]) -> list[FidelityRow]:
     """A row for each figure. Raises ValueError for fewer than two live runs: they show no spread."""
     if len(live) < 2:
         raise ValueError(f"{len(live)} live runs count, and their spread takes two: run more, on a quieter machine")
@@ -106,26 +110,31 @@ def compare(simulated: ObservedRun, live: Sequence[ObservedRun]) -> list[Fidelit
     ]
 
 
-def compare_steps(simulated: ObservedRun, live: Sequence[ObservedRun]) -> FidelityRow:
+def compare_steps(simulated: Sequence[ObservedRun], live: Sequence[ObservedRun]) -> FidelityRow:
     """The decisions: no further from any live run than live runs are from one another."""
     most = max(edit_distance(one.steps, other.steps) for one, other in combinations(live, 2))
-    found = max(edit_distance(simulated.steps, run.steps) for run in live)
+    found = [max(edit_distance(mine.steps, run.steps) for run in live) for mine in simulated]
     counts = ", ".join(str(len(run.steps)) for run in live)
-    return FidelityRow("decisions", f"{found} edits away", f"{counts} steps", f"{most} edits", found <= most)
+    told = f"{spread(found)} edits away"
+    return FidelityRow("decisions", told, f"{counts} steps", f"{most} edits", median(found) <= most)
 
 
-def compare_times(simulated: ObservedRun, live: Sequence[ObservedRun]) -> FidelityRow:
+def compare_times(simulated: Sequence[ObservedRun], live: Sequence[ObservedRun]) -> FidelityRow:
     """When decisions were made: half of those that two runs share are no further apart than between live runs."""
     apart = [seconds for pair in combinations(live, 2) if (seconds := time_between(*pair)) is not None]
-    away = [seconds for run in live if (seconds := time_between(simulated, run)) is not None]
+    away = [found for mine in simulated if (found := time_from(mine, live)) is not None]
     if not away:
-        none_made = not simulated.steps and not any(run.steps for run in live)
+        none_made = not any(run.steps for run in (*simulated, *live))
         return FidelityRow("decision times", "none alike", "", "", none_made)
-    found, slack = max(away), max([TIME_SLACK, *apart])
+    slack = max([TIME_SLACK, *apart])
     between = f"{1000 * min(apart):.0f} to {1000 * max(apart):.0f} ms" if apart else "none alike"
-    return FidelityRow(
-        "decision times", f"{1000 * found:.0f} ms away", between, f"{1000 * slack:.0f} ms", found <= slack
-    )
+    told = f"{spread([1000 * seconds for seconds in away])} ms away"
+    return FidelityRow("decision times", told, between, f"{1000 * slack:.0f} ms", median(away) <= slack)
+
+
+def time_from(simulated: ObservedRun, live: Sequence[ObservedRun]) -> float | None:
+    """The most seconds between its decisions and those of a live run; None where it shares none with any."""
+    return max((seconds for run in live if (seconds := time_between(simulated, run)) is not None), default=None)
 
 
 def time_between(one: ObservedRun, other: ObservedRun) -> float | None:
@@ -164,19 +173,27 @@ def pair_cost(one: ObservedRun, other: ObservedRun, mine: int, theirs: int) -> f
 
 def within(
     name: str,
-    simulated: ObservedRun,
+    simulated: Sequence[ObservedRun],
     live: Sequence[ObservedRun],
     value_of: Callable[[ObservedRun], float | None],
     slack: float,
 ) -> FidelityRow:
-    """A figure, which may be a share of it outside what live runs had."""
-    mine, theirs = value_of(simulated), [value_of(run) for run in live]
-    known = [value for value in theirs if value is not None]
-    told, tolerance = "nothing" if mine is None else f"{mine:.4g}", f"{100 * slack:.0f} %"
-    if mine is None or len(known) < len(theirs):
-        return FidelityRow(
-            name, told, f"{len(known)} of {len(theirs)} runs had any", tolerance, mine is None and not known
-        )
-    low, high = min(known), max(known)
-    holds = low * (1 - slack) <= mine <= high * (1 + slack)
+    """A figure, whose median may be a share of it outside what live runs had."""
+    mine, theirs = known(simulated, value_of), known(live, value_of)
+    told, tolerance = spread(mine) if mine else "nothing", f"{100 * slack:.0f} %"
+    if not mine or len(theirs) < len(live):
+        had = f"{len(theirs)} of {len(live)} runs had any"
+        return FidelityRow(name, told, had, tolerance, not mine and not theirs)
+    low, high = min(theirs), max(theirs)
+    holds = low * (1 - slack) <= median(mine) <= high * (1 + slack)
     return FidelityRow(name, told, f"{low:.4g} to {high:.4g}", tolerance, holds)
+
+
+def known(runs: Sequence[ObservedRun], value_of: Callable[[ObservedRun], float | None]) -> list[float]:
+    return [value for run in runs if (value := value_of(run)) is not None]
+
+
+def spread(values: Sequence[float]) -> str:
+    """The median, and between what it lies."""
+    low, high = min(values), max(values)
+    return f"{low:.4g}" if low == high else f"{median(values):.4g} ({low:.4g} to {high:.4g})"

@@ -1,6 +1,7 @@
 """The system of a scenario: its settings as `livescale up` would have them, and the virtual cluster that they make."""
 
 from collections.abc import Mapping
+from copy import copy
 
 from msgspec.structs import replace
 
@@ -48,6 +49,12 @@ class ScenarioSystem:
             except ValueError as error:
                 raise ValueError(f"faults[{number}]: {error}") from None
         return draw_faults(drawn, self.scenario.file.seconds, self.seed)
+
+    def with_delays(self, seed: int) -> "ScenarioSystem":
+        """The same system under the same requests, in which messages take other times."""
+        other = copy(self)
+        other.cluster = replace(self.cluster, seed=seed)
+        return other
 
     @property
     def links(self) -> Topology:

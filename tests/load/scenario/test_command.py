@@ -64,6 +64,7 @@ def test_the_first_event_that_differs_is_told(tmp_path: Path) -> None:
         (("small.yaml", "--until", "0"), "--until"),
         (("small.yaml", "--compare", "small.yaml", "small.yaml"), "--compare runs nothing: leave SCENARIO out"),
         (("small.yaml", "--until", "1", "--status-at", "2"), "--until ends the run at 1 s, and 2 s is asked about"),
+        (("small.yaml", "--until", "1", "--against-live", "2"), "--until ends a simulation, and live runs go on"),
     ],
 )
 def test_what_is_wrong_is_refused_before_anything_runs(

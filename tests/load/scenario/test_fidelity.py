@@ -33,7 +33,7 @@ def test_edits_are_a_distance(one: list[Step], other: list[Step], third: list[St
 
 
 def verdicts(simulated: ObservedRun, live: list[ObservedRun] = RUNS) -> dict[str, bool]:
-    return {row.name: row.holds for row in compare(simulated, live)}
+    return {row.name: row.holds for row in compare([simulated], live)}
 
 
 def test_a_run_like_the_live_ones_holds_in_all() -> None:
@@ -102,9 +102,19 @@ def test_a_figure_that_no_run_has_holds() -> None:
     assert all(verdicts(nothing, [nothing, nothing]).values())
 
 
+UNLIKE = replace(LIVE, steps=[], at=[], ttft=[9.0], tbt=[9.0], used_seconds=500.0, ready=[9.0])
+
+
+def test_one_simulation_at_the_edge_says_nothing_and_most_of_them_do() -> None:
+    assert all(row.holds for row in compare([LIVE, UNLIKE, LIVE], RUNS))
+    rows = compare([UNLIKE, LIVE, UNLIKE], RUNS)
+    assert [row.name for row in rows if row.holds] == ["decision times"]  # those that it shares with none are no times
+    assert [row.simulated for row in rows if row.name == "GPU seconds"] == ["500 (50 to 500)"]
+
+
 def test_one_live_run_shows_no_spread() -> None:
     with pytest.raises(ValueError, match="1 live runs count"):
-        compare(LIVE, [LIVE])
+        compare([LIVE], [LIVE])
 
 
 def test_runs_of_a_busy_or_stalled_machine_are_void() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from livescale.load.scenario.play import PlayOptions, Progress
+from livescale.load.scenario.play import PlayOptions, Progress, play
 from livescale.load.scenario.requests import draw_requests
 from livescale.load.scenario.result import Question, SimulationResult
 from livescale.load.scenario.system import ScenarioSystem
@@ -66,6 +66,14 @@ def test_another_seed_is_another_run_with_other_requests(once: SimulationResult,
     assert played(checked, seed=1, options=PlayOptions(until=0.5))[0].digest != once.digest
     one, other = (draw_requests(ScenarioSystem(checked, seed, wire=False)) for seed in (0, 1))
     assert one != other
+
+
+def test_with_other_delays_the_same_requests_come_to_another_run(once: SimulationResult, tmp_path: Path) -> None:
+    system = ScenarioSystem(read(tmp_path), 0, wire=False)
+    other = system.with_delays(1)
+    assert draw_requests(other) == draw_requests(system)
+    assert other.faults == system.faults
+    assert play(other, PlayOptions())[0].digest != once.digest
 
 
 def test_a_run_may_end_before_its_requests_do(tmp_path: Path) -> None:
