@@ -114,7 +114,7 @@ def simulate(
     if scenario is None:
         raise click.UsageError("no scenario: name a YAML file, such as examples/simulate.yaml")
     if against_live is not None and until is not None:
-        raise click.UsageError("--until ends a simulation, and live runs go on: shorten the scenario's `seconds` instead")
+        raise click.UsageError("--until ends a simulation, and live runs go on: shorten the scenario")
     for option, path in (("--report", report), ("--json", output), ("--log", log)):
         if path is not None:
             check_report_path(path, option)
