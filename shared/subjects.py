@@ -21,6 +21,7 @@ from livescale.shared.messages.model_parallel import (
     Pipeline,
     PipelineOver,
     RankAdapter,
+    RankLeft,
     RankTake,
     StageAdapter,
     StageAdaptersHere,
@@ -30,6 +31,8 @@ from livescale.shared.messages.model_parallel import (
 )
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import (
+    AdapterContent,
+    AskAdapter,
     AskIncidents,
     AskModels,
     AskSnapshot,
@@ -102,6 +105,9 @@ INCIDENTS: Call[AskIncidents, IncidentList] = Call(
 REGISTER: Call[Register, ModelEntry] = Call(
     "svc.registry.register", Register, ModelEntry, queue=True, doc="register a model"
 )
+ADAPTER: Call[AskAdapter, AdapterContent] = Call(
+    "svc.registry.adapter", AskAdapter, AdapterContent, queue=True, doc="an adapter by its version"
+)
 MANIFEST: Call[Named, Manifest] = Call(
     "svc.registry.manifest", Named, Manifest, queue=True, doc="the manifest of a model that is ready"
 )
@@ -146,6 +152,7 @@ MEETING: Call[AskMeeting, Meeting] = Call(
     "worker.{id}.meeting", AskMeeting, Meeting, doc="where the ranks of an instance meet"
 )
 RANK_TAKE: Call[RankTake, Ack] = Call("worker.{id}.take", RankTake, Ack, doc="receive a rank's part of a request's KV")
+RANK_LEFT: Call[RankLeft, Ack] = Call("worker.{id}.left", RankLeft, Ack, doc="a rank runs no more steps")
 RANK_ADAPTER: Call[RankAdapter, Ack] = Call("worker.{id}.adapter", RankAdapter, Ack, doc="bring an adapter to a rank")
 PIPELINE: Call[Pipeline, Ack] = Call("worker.{id}.pipeline", Pipeline, Ack, doc="run a stage of an execution pipeline")
 STAGE_ADAPTER: Call[StageAdapter, StageAdaptersHere] = Call(

@@ -4,6 +4,7 @@ import asyncio
 
 import structlog
 
+from livescale.services.registry.adapter_versions import AdapterVersions
 from livescale.services.registry.copies import CopyReconciler
 from livescale.services.registry.join_checks import ANY_PLACE, JoinRules
 from livescale.services.registry.leases import Leases, LeaseTimes
@@ -33,7 +34,8 @@ class Registry:
         self._saved = SavedState(world.bus.kv)
         self._copies = CopyReconciler(world, self._pool, self._saved, self._leases.by_id, settings.suspect_seconds)
         self._members = Members(world, self._leases, self._pool, self._saved, rules.check, self._copies.look)
-        self._models = Models(world, self._pool, self._copies, settings.default_spec())
+        self._adapters = AdapterVersions(self._saved)
+        self._models = Models(world, self._pool, self._copies, self._adapters, settings.default_spec())
         self._membership = world.membership("registry")
         self._reconnected = asyncio.Event()
 
@@ -57,6 +59,7 @@ class Registry:
         models, members = await self._saved.load()
         for saved in models:
             self._pool.restore(*saved)
+        self._adapters.restore(await self._saved.load_adapters(), self._clock.now())
         self._members.restore(members)
 
     def _connection_changed(self, connected: bool) -> None:

@@ -2,6 +2,7 @@
 
 import structlog
 
+from livescale.services.registry.adapter_versions import AdapterVersions
 from livescale.services.registry.copies import READ_TIMEOUT_SECONDS, CopyReconciler
 from livescale.services.registry.model import adapter_spec, check_spec, complete_spec
 from livescale.services.registry.pool import Pool
@@ -9,6 +10,8 @@ from livescale.shared.bus.contract import Ack, BusError, Context, Endpoint, Refu
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import (
+    AdapterContent,
+    AskAdapter,
     AskModels,
     CheckModel,
     ModelChecked,
@@ -18,7 +21,7 @@ from livescale.shared.messages.registry import (
     Register,
 )
 from livescale.shared.process.run import World
-from livescale.shared.subjects import CHECK_MODEL, KEEP, MANIFEST, MODELS, REGISTER, REMOVE
+from livescale.shared.subjects import ADAPTER, CHECK_MODEL, KEEP, MANIFEST, MODELS, REGISTER, REMOVE
 
 log = structlog.get_logger()
 
@@ -29,17 +32,21 @@ class Models:
     `default_spec` says what is not said of a model that is new.
     """
 
-    def __init__(self, world: World, pool: Pool, copies: CopyReconciler, default_spec: ModelSpec) -> None:
+    def __init__(
+        self, world: World, pool: Pool, copies: CopyReconciler, adapters: AdapterVersions, default_spec: ModelSpec
+    ) -> None:
         self._bus, self._clock = world.bus, world.clock
         self._pool = pool
         self._copies = copies
         self._default_spec = default_spec
+        self._adapters = adapters
         self.endpoints = [
             Endpoint(MODELS, self._models),
             Endpoint(REGISTER, self._register, limit=16),
             Endpoint(REMOVE, self._remove),
             Endpoint(KEEP, self._keep),
             Endpoint(MANIFEST, self._manifest),
+            Endpoint(ADAPTER, self._adapter),
         ]
 
     async def _models(self, ask: AskModels, context: Context) -> ModelList:
@@ -48,8 +55,19 @@ class Models:
     async def _manifest(self, named: Named, context: Context) -> Manifest:
         return self._pool.manifest(named.model)
 
+    async def _adapter(self, ask: AskAdapter, context: Context) -> AdapterContent:
+        self._note_adapters()
+        return self._adapters.find(ask.version)
+
+    def _note_adapters(self) -> None:
+        manifests = ((entry.spec, self._pool.known_manifest(entry.spec.name)) for entry in self._pool.entries())
+        told = ((spec, manifest) for spec, manifest in manifests if spec.base is not None)
+        here = [AdapterContent(spec=spec, manifest=manifest) for spec, manifest in told if manifest is not None]
+        self._adapters.note(here, self._clock.now())
+
     async def _register(self, register: Register, context: Context) -> ModelEntry:
         """A model is there once a host has found its checkpoint well-formed, and hosts have room for it."""
+        self._note_adapters()
         known = self._pool.declared(register.spec.name)
         spec = complete_spec(register.spec, register.named, known or self._default_spec)
         check_spec(spec)
@@ -97,6 +115,7 @@ class Models:
 
     async def _remove(self, named: Named, context: Context) -> ModelEntry:
         """This is answered at once, and then the model's instances drain."""
+        self._note_adapters()
         entry = self._pool.remove(named.model, self._clock.now())
         log.info("model_being_removed", model=named.model)
         self._copies.save(named.model)

@@ -1,7 +1,7 @@
 """What the registry keeps on the bus's key-value store, for the registry that is started after it.
 
-Only what cannot be heard again is kept: the models with their manifests, and the members. A store that is started
-again, empty, gets all of it once more.
+Only what cannot be heard again is kept: the models with their manifests, adapters of late, and the members. A store
+that is started again, empty, gets all of it once more.
 """
 
 from typing import NamedTuple
@@ -13,9 +13,10 @@ from livescale.shared.bus.contract import KeyValue
 from livescale.shared.bus.write_behind import WriteBehind
 from livescale.shared.messages.membership import Joined, Member
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.registry import ModelEntry
+from livescale.shared.messages.registry import AdapterContent, ModelEntry
 
 MODELS, NEXT, MANIFESTS, MEMBERS, EPOCHS = "models", "next", "manifests", "members", "epochs"
+ADAPTERS = "adapters"
 RESERVED = f"{EPOCHS}.reserved"
 
 
@@ -53,6 +54,16 @@ class SavedState:
             SavedModel(entry, manifests.get(f"{MANIFESTS}.{words[name]}"), nexts.get(f"{NEXT}.{words[name]}"))
             for name, entry in saved.items()
         ], list(members.values())
+
+    async def load_adapters(self) -> list[AdapterContent]:
+        """The adapters that an earlier registry knew, those included that were not registered any more."""
+        return list((await self._writing.load(ADAPTERS, AdapterContent)).values())
+
+    def put_adapter(self, content: AdapterContent) -> None:
+        self._writing.set(f"{ADAPTERS}.{content.manifest.version}", content)
+
+    def delete_adapter(self, version: str) -> None:
+        self._writing.set(f"{ADAPTERS}.{version}", None)
 
     def put_model(self, entry: ModelEntry, manifest: Manifest | None = None, next: ModelEntry | None = None) -> None:
         """Save a model. Its holders are not saved, as they report themselves."""

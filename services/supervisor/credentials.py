@@ -58,7 +58,7 @@ ROLES: Mapping[str, RoleSubjects] = {
     ),
     "registry": RoleSubjects(
         answers=(
-            *(subjects.JOIN, subjects.SNAPSHOT, subjects.MODELS, subjects.MANIFEST),
+            *(subjects.JOIN, subjects.SNAPSHOT, subjects.MODELS, subjects.MANIFEST, subjects.ADAPTER),
             *(subjects.REGISTER, subjects.REMOVE, subjects.KEEP, subjects.INCIDENTS),
         ),
         asks=(
@@ -100,16 +100,17 @@ ROLES: Mapping[str, RoleSubjects] = {
         answers=(
             *(subjects.LOAD, subjects.SEND, subjects.SERVE, subjects.DRAIN, subjects.ABORT),
             *(subjects.ADMIT, subjects.REPLAY, subjects.RUNNING, subjects.HELP, subjects.PULL, subjects.TOOK),
-            *(subjects.MEETING, subjects.RANK_TAKE, subjects.RANK_ADAPTER),
+            *(subjects.MEETING, subjects.RANK_TAKE, subjects.RANK_ADAPTER, subjects.RANK_LEFT),
             *(subjects.PIPELINE, subjects.MOVE_KV, subjects.GIVE_KV, subjects.STAGE_ADAPTER),
             *(subjects.RESERVE, subjects.TAKE_OVER, subjects.RELEASE_KV, subjects.HAND_OVER, subjects.CHANGE_ROLE),
             subjects.GREET,
         ),
         asks=(
-            *(subjects.PULL, subjects.TOOK, subjects.MEETING, subjects.RANK_TAKE, subjects.RANK_ADAPTER),
+            *(subjects.PULL, subjects.TOOK),
+            *(subjects.MEETING, subjects.RANK_TAKE, subjects.RANK_ADAPTER, subjects.RANK_LEFT),
             *(subjects.MOVE_KV, subjects.GIVE_KV, subjects.STAGE_ADAPTER),
             *(subjects.RESERVE, subjects.TAKE_OVER, subjects.RELEASE_KV, subjects.GREET),
-            *(subjects.VOCABULARY, subjects.SNAPSHOT, subjects.MANIFEST, subjects.SEND),
+            *(subjects.VOCABULARY, subjects.SNAPSHOT, subjects.ADAPTER, subjects.SEND),
         ),
         tells=(
             *(subjects.TOKENS, subjects.ENDED, subjects.MOVED, subjects.WITHDRAW),

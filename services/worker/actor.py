@@ -38,6 +38,7 @@ from livescale.shared.subjects import (
     PIPELINE_OVER,
     PULL,
     RANK_ADAPTER,
+    RANK_LEFT,
     RANK_STEP,
     RANK_TAKE,
     RELEASE_KV,
@@ -114,7 +115,7 @@ class Worker:
             context = WorkerContext(world, resources.metered_link, tasks, runner)
             self._deployment = Deployment(context, self._settings, resources, serving, membership.changed)
             group, stages = self._deployment.group, self._deployment.pipelines.adapters
-            fetcher = AdapterFetcher(context, resources.link, resources.hashing)
+            fetcher = AdapterFetcher(context, resources.link, resources.hashing, self._maker.new_memory)
             AdapterStore(context, serving, group, stages, fetcher, self._settings.adapter_bytes)
             mesh = PeerMesh(context, resources.link, membership.joined)
             await world.bus.serve(world.info, [*self._endpoints(self._deployment), *mesh.endpoints()])
@@ -156,6 +157,7 @@ class Worker:
             Endpoint(STAGE_ADAPTER, pipelines.bring_adapter, me),
             Endpoint(MEETING, group.where, me),
             Endpoint(RANK_TAKE, group.take, me),
+            Endpoint(RANK_LEFT, group.left, me),
             Endpoint(RANK_ADAPTER, group.bring, me),
             Endpoint(PULL, live.pull, me),
             Endpoint(TOOK, live.hand_offs.acknowledge, me),

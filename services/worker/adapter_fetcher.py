@@ -1,21 +1,21 @@
 """Adapters on their way to a worker: found at a host, ordered from it and received, each once for all that ask."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 
 from livescale.services.worker.engine.contract import AdapterData, AdapterUnavailable
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.shared.bus.contract import BusError
-from livescale.shared.links.contract import Link
-from livescale.shared.messages.registry import AskSnapshot, Named, Snapshot
+from livescale.shared.links.contract import Link, View
+from livescale.shared.messages.registry import AskAdapter, AskSnapshot, Snapshot
 from livescale.shared.messages.transfers import FromDisk, Inflow, Node, Outflow, Send
-from livescale.shared.subjects import MANIFEST, SEND, SNAPSHOT
+from livescale.shared.subjects import ADAPTER, SEND, SNAPSHOT
 from livescale.shared.transfer.chunks import TICKETS, chunk_bytes_for
 from livescale.shared.transfer.flow_end import ModelCopy, Timeouts, TransferFailed
 from livescale.shared.transfer.receiver import BlockReceiver, Events
@@ -44,18 +44,21 @@ class AdapterSource:
 
 
 class AdapterFetcher:
-    """Receives adapters from hosts over `link`; `hashing` checks what has arrived."""
+    """Receives adapters from hosts over `link` into `new_memory`; `hashing` checks what has arrived."""
 
-    def __init__(self, context: WorkerContext, link: Link, hashing: Executor) -> None:
+    def __init__(
+        self, context: WorkerContext, link: Link, hashing: Executor, new_memory: Callable[[int], View]
+    ) -> None:
         self._context = context
         self._link = link
         self._hashing = hashing
-        self._coming: dict[str, asyncio.Task[AdapterData]] = {}
+        self._new_memory = new_memory
+        self._coming = OnceForAll[str, AdapterData](context)
         self._asked = self._flows = 0
 
     async def fetch(self, version: str) -> AdapterData:
         """Receive an adapter from a node that has it, once for all that ask for it. Raises AdapterUnavailable."""
-        return await asyncio.shield(one_task(self._coming, version, partial(self._fetch, version)))
+        return await self._coming.get(version, partial(self._fetch, version))
 
     async def _fetch(self, version: str) -> AdapterData:
         failure = "nobody has it"
@@ -73,29 +76,25 @@ class AdapterFetcher:
 
     async def _source(self, version: str) -> AdapterSource:
         """A host that has the adapter, or can read it. Raises BusError."""
+        content = await self._context.bus.call(ADAPTER, AskAdapter(version=version), timeout=ASK_SECONDS)
         snapshot: Snapshot = await self._context.bus.call(SNAPSHOT, AskSnapshot(), timeout=ASK_SECONDS)
-        entry = next((one for one in snapshot.models if one.version == version), None)
-        if entry is None:
-            raise BusError(f"adapter {version} is not registered any more")
         hosts = {one.id: one for one in snapshot.members if one.service == "host" and one.lease == "alive"}
-        having = [hosts[id] for id in entry.copies if id in hosts] or list(hosts.values())
+        holding = [host.id for host in snapshot.hosts if any(one.version == version for one in host.holdings)]
+        having = [hosts[id] for id in holding if id in hosts] or list(hosts.values())
         if not having:
             raise BusError("no host is alive")
         self._asked += 1
         host = having[self._asked % len(having)]
-        manifest = await self._context.bus.call(MANIFEST, Named(model=entry.spec.name), timeout=ASK_SECONDS)
-        if manifest.version != version:
-            raise BusError(f"adapter {entry.spec.name} has another version now, {manifest.version}")
         node = Node(id=host.id, place="host", address=host.address or b"")
-        return AdapterSource(node, host.epoch, FromDisk(spec=entry.spec, manifest=manifest))
+        return AdapterSource(node, host.epoch, FromDisk(spec=content.spec, manifest=content.manifest))
 
     async def _fetch_from(self, source: AdapterSource) -> AdapterData:
         manifest = source.from_disk.manifest
-        memory = memoryview(bytearray(manifest.size_bytes))
+        memory: list[Any] = [self._new_memory(manifest.size_bytes)]  # of either kind
         self._flows += 1  # each has a ticket of its own, also where several are asked for at once
         secret, ticket = self._context.world.ids.secret(), FIRST_TICKET + self._flows % FIRST_TICKET
         failures: list[TransferFailed] = []
-        copy = ModelCopy(self._context.me, CHUNK_BYTES, [memory], TIMEOUTS)
+        copy = ModelCopy(self._context.me, CHUNK_BYTES, memory, TIMEOUTS)
         async with asyncio.TaskGroup() as tasks:
 
             def broken(ticket: int, failure: TransferFailed) -> None:
@@ -113,7 +112,7 @@ class AdapterFetcher:
                 running.cancel()
         if failures:
             raise failures[0]
-        return AdapterData(manifest, memory)
+        return AdapterData(manifest, memory[0])
 
     async def _order(self, source: AdapterSource, ticket: int, secret: bytes) -> None:
         """Have the host send. Raises BusError."""
@@ -130,16 +129,33 @@ class AdapterFetcher:
         await self._context.bus.call(SEND, send, timeout=SEND_SECONDS, id=source.host.id)
 
 
-def one_task(tasks: dict[K, asyncio.Task[V]], key: K, make: Callable[[], Coroutine[Any, Any, V]]) -> asyncio.Task[V]:
-    """The task that does `make` for all that wait for `key`; it is in `tasks` until it ends."""
+class OnceForAll(Generic[K, V]):
+    """Does something for each key once for all that ask for it meanwhile. It ends with the worker."""
 
-    def end(done: asyncio.Task[V]) -> None:
-        del tasks[key]
-        if not done.cancelled():
-            done.exception()  # those that waited were told
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._under_way: dict[K, asyncio.Future[V]] = {}
 
-    task = tasks.get(key)
-    if task is None:
-        task = tasks[key] = asyncio.create_task(make(), name=f"adapter {key}")
-        task.add_done_callback(end)
-    return task
+    @property
+    def keys(self) -> list[K]:
+        """What is under way."""
+        return list(self._under_way)
+
+    async def get(self, key: K, make: Callable[[], Awaitable[V]]) -> V:
+        """What `make` returns, for the first that asks. Raises AdapterUnavailable where it does."""
+        coming = self._under_way.get(key)
+        if coming is None:
+            coming = self._under_way[key] = asyncio.get_running_loop().create_future()
+            if self._context.start(self._make(key, make, coming), f"adapter {key}") is None:
+                coming.cancel()
+        return await asyncio.shield(coming)
+
+    async def _make(self, key: K, make: Callable[[], Awaitable[V]], coming: asyncio.Future[V]) -> None:
+        try:
+            coming.set_result(await make())
+        except AdapterUnavailable as error:
+            coming.set_exception(error)
+            coming.exception()  # those that wait are told, and there may be none
+        finally:
+            del self._under_way[key]
+            coming.cancel()  # unless it is done

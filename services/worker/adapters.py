@@ -11,7 +11,7 @@ from functools import partial
 
 import structlog
 
-from livescale.services.worker.adapter_fetcher import WAIT_SECONDS, AdapterFetcher, one_task
+from livescale.services.worker.adapter_fetcher import WAIT_SECONDS, AdapterFetcher, OnceForAll
 from livescale.services.worker.engine.contract import UNAVAILABLE, AdapterData, AdapterMissing, AdapterUnavailable
 from livescale.services.worker.instance.context import WorkerContext
 from livescale.services.worker.instance.serving import ServingLoop
@@ -47,7 +47,7 @@ class AdapterStore:
         self._fetcher = fetcher
         self._limit_bytes = limit_bytes
         self._sizes: OrderedDict[str, int] = OrderedDict()  # of those in the engine, the least recently used first
-        self._bringing: dict[tuple[str, str], asyncio.Task[None]] = {}  # by instance of several ranks, and version
+        self._bringing = OnceForAll[tuple[str, str], None](context)  # by instance of several ranks, and version
         self._room = asyncio.Lock()
         context.runner.fetch_adapter = fetcher.fetch
         group.bring_adapters = self.bring_to_ranks
@@ -72,8 +72,7 @@ class AdapterStore:
             self._use(version)
             return
         leader = self._group.leader
-        bring = partial(self._bring, leader, version)
-        await asyncio.shield(one_task(self._bringing, (leader.instance, version), bring))
+        await self._bringing.get((leader.instance, version), partial(self._bring, leader, version))
 
     async def bring_to_ranks(self, versions: AbstractSet[str]) -> None:
         """Have adapters on all ranks before they run a step that was not held for these. Raises AdapterMissing."""
@@ -87,6 +86,8 @@ class AdapterStore:
     async def _await(self, sequence: Sequence, version: str) -> None:
         try:
             await together(self.bring(version), self._stages.bring(version))
+            while version not in self._context.runner.adapters:  # it was evicted again for one that comes first
+                await self.bring(version)
         except AdapterUnavailable as error:
             self._serving.give_up(sequence, str(error), UNAVAILABLE)
         sequence.awaits_adapter = False
@@ -97,11 +98,10 @@ class AdapterStore:
         begun = self._context.clock.now()
         try:
             data = await self._to_all(leader, version)
-            async with self._room:
-                size_bytes = adapter_bytes(data.manifest, leader.size)
-                await self._make_room(leader, size_bytes)
-                await self._context.runner.add_adapter(data)
-                self._sizes[version] = size_bytes
+            size_bytes = adapter_bytes(data.manifest, leader.size)
+            while not await self._add(leader, data, size_bytes):
+                await asyncio.sleep(LOOK_SECONDS)
+                self._check_waiting(leader, version, begun)
         except (ValueError, RuntimeError) as error:
             leader.forget(version)
             raise AdapterUnavailable(str(error)) from error
@@ -115,40 +115,81 @@ class AdapterStore:
         data, _ = await asyncio.gather(self._fetcher.fetch(version), leader.bring(version))
         return data
 
-    async def _make_room(self, leader: GroupLeader, size_bytes: int) -> None:
-        """Evict adapters until one of this size fits. Raises AdapterUnavailable."""
+    async def _add(self, leader: GroupLeader, data: AdapterData, size_bytes: int) -> bool:
+        """Add an adapter to the engine, after as many have gone as have to. Returns False, and nothing has gone, where
+        too few may. Raises AdapterUnavailable."""
+        version = data.manifest.version
         if size_bytes > self._limit_bytes:
             raise AdapterUnavailable(f"the adapter takes {size_bytes} bytes; raise --adapter-bytes of workers")
+        async with self._room:
+            if version in self._context.runner.adapters:
+                return True  # a step fetched it itself
+            going = self._going(version, size_bytes)
+            if going is None:
+                return False
+            for idle in going:
+                await self._evict(leader, idle)
+            await self._context.runner.add_adapter(data)
+            self._sizes[version] = size_bytes
+        return True
+
+    def _going(self, version: str, size_bytes: int) -> list[str] | None:
+        """The adapters to evict for one of this size, the least recently used first; None where too few may go."""
         here = self._context.runner.adapters
         for gone in self._sizes.keys() - here.keys():
             del self._sizes[gone]  # with the model that it was for
-        for version in here.keys() - self._sizes.keys():  # which steps fetched themselves
-            self._sizes[version] = here[version]
-        try:
-            async with asyncio.timeout(WAIT_SECONDS):
-                while sum(self._sizes.values()) + size_bytes > self._limit_bytes:
-                    used = self._used()
-                    idle = next((version for version in self._sizes if version not in used), None)
-                    if idle is None:
-                        await asyncio.sleep(LOOK_SECONDS)
-                    else:
-                        del self._sizes[idle]
-                        leader.forget(idle)
-                        await self._context.runner.remove_adapter(idle)
-                        log.info("adapter_evicted", version=idle)
-        except TimeoutError:
-            raise AdapterUnavailable(
-                f"requests use {sum(self._sizes.values())} bytes of adapters; raise --adapter-bytes of workers"
-            ) from None
+        for other in here.keys() - self._sizes.keys():  # which steps fetched themselves
+            self._sizes[other] = here[other]
+        used, going = self._used(version), list[str]()
+        too_many = sum(self._sizes.values()) + size_bytes - self._limit_bytes
+        for other, its_bytes in self._sizes.items():
+            if too_many > 0 and other not in used:
+                going.append(other)
+                too_many -= its_bytes
+        return None if too_many > 0 else going
 
-    def _used(self) -> set[str]:
+    async def _evict(self, leader: GroupLeader, version: str) -> None:
+        """Have an adapter go. Requests that are to use it wait for it again."""
+        self._sizes.pop(version, None)
+        leader.forget(version)
+        await self._context.runner.remove_adapter(version)
+        log.info("adapter_evicted", version=version)
+        if self._serving.scheduler is not None:
+            self._serving.scheduler.lose_adapter(version)
+        for sequence in self._requests():
+            if sequence.adapter == version and not sequence.awaits_adapter:
+                self.hold(sequence)
+
+    def _check_waiting(self, leader: GroupLeader, version: str, since: float) -> None:
+        """Raises AdapterUnavailable where it makes no sense to wait for room any longer: a request waits until it is
+        its turn, as for KV blocks, and what nobody here waits for has had its time."""
+        if leader is not self._group.leader:
+            raise AdapterUnavailable("the instance has ended")
+        waits = any(sequence.adapter == version for sequence in self._requests())
+        if not waits and self._context.clock.now() - since > WAIT_SECONDS:
+            used = sum(self._sizes.values())
+            raise AdapterUnavailable(f"requests use {used} bytes of adapters; raise --adapter-bytes of workers")
+
+    def _used(self, wanted: str) -> set[str]:
+        """The adapters that may not go for the one that is wanted: those of requests that have KV blocks, and of
+        requests before the first that wants it. So whoever is first in line for blocks is so for adapters, too: else
+        one could wait for the blocks of another, which waits for its adapter."""
+        requests = self._requests()
+        first = next((place for place, one in enumerate(requests) if one.adapter == wanted), len(requests))
+        kept = (one.adapter for place, one in enumerate(requests) if place < first or one.blocks)
+        return {adapter for adapter in kept if adapter is not None}
+
+    def _requests(self) -> list[Sequence]:
         scheduler = self._serving.scheduler
-        return set() if scheduler is None else {one.adapter for one in scheduler.in_order if one.adapter is not None}
+        return [] if scheduler is None else scheduler.in_order
 
     def recent(self) -> list[str]:
         """The adapters in the engine, the least recently used first, and those that are on their way there."""
         here = self._context.runner.adapters
-        return [*(version for version in self._sizes if version in here), *(version for _, version in self._bringing)]
+        return [
+            *(version for version in self._sizes if version in here),
+            *(version for _, version in self._bringing.keys),
+        ]
 
     def _use(self, version: str) -> None:
         if version in self._sizes:

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
-from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.engine.contract import Runner, zeros
 from livescale.services.worker.instance.parameter_memory import AnyArena, ParameterMemory
 from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.links.contract import Link
+from livescale.shared.links.contract import Link, View
 from livescale.shared.links.meter import Meter, MeteredLink, Paths
 from livescale.shared.links.open import open_link
 from livescale.shared.memory.arena import Arena
@@ -51,13 +51,15 @@ def make_arena(size_bytes: int, device: str) -> AnyArena:
 
 @dataclass(frozen=True)
 class ResourceMaker:
-    """How a worker on this `device` gets its engine, its link, and a way to export its memory to its neighbours."""
+    """How a worker on this `device` gets its engine, its link, a way to export its memory to its neighbours, memory
+    for parameters, and memory of the host for adapters."""
 
     make_runner: Callable[[], Runner]
     open_link: Callable[[], Awaitable[Link]]
     open_export: OpenMemoryExport | None = None
     device: str = CPU
     new_arena: Callable[[int, str], AnyArena] = make_arena
+    new_memory: Callable[[int], View] = zeros
 
     @classmethod
     def of(cls, settings: WorkerSettings, make_runner: Callable[[], Runner], device: str) -> Self:

@@ -189,10 +189,11 @@ class AskMeeting(Message, frozen=True, kw_only=True):
 
 
 class Meeting(Message, frozen=True, kw_only=True):
-    """Where the ranks of an instance find each other."""
+    """Where the ranks of an instance find each other, and how many steps the others were told to take up to now."""
 
     address: Name
     port: Port
+    told: Count = 0
 
 
 class RankStep(Message, frozen=True, kw_only=True):
@@ -239,6 +240,14 @@ class RankTake(Message, frozen=True, kw_only=True):
     size_bytes: Count
     after: Count
     secret: Secret = b""
+
+
+class RankLeft(Message, frozen=True, kw_only=True):
+    """Another rank -> rank 0: this rank runs no more steps of the instance, for this reason."""
+
+    instance: Name
+    rank: Positive
+    reason: str
 
 
 class RankKeep(Message, frozen=True, kw_only=True):

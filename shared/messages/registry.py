@@ -65,6 +65,19 @@ class Named(Message, frozen=True, kw_only=True):
     model: Name
 
 
+class AskAdapter(Message, frozen=True, kw_only=True):
+    """Worker -> registry: name the content of the adapter of this version, which a request uses."""
+
+    version: Name
+
+
+class AdapterContent(Message, frozen=True, kw_only=True):
+    """The registry's answer: where an adapter is on disk, and what it consists of."""
+
+    spec: ModelSpec
+    manifest: Manifest
+
+
 class ModelList(Message, frozen=True, kw_only=True):
     """The registry's answer: all registered models."""
 

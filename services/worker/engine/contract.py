@@ -153,7 +153,7 @@ class AdapterData:
     """An adapter: its manifest, and the bytes of its one block."""
 
     manifest: Manifest
-    data: memoryview
+    data: View
 
 
 # Fetches an adapter by its version. Raises AdapterUnavailable.

@@ -6,7 +6,7 @@ of it is missing or is not that of the request, tokens are others than they shou
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import structlog
@@ -14,6 +14,8 @@ import structlog
 from livescale.services.worker.engine.contract import (
     GPU_ROWS,
     AdapterData,
+    AdapterMissing,
+    AdapterUnavailable,
     FetchAdapter,
     KvTaker,
     LayerwiseRun,
@@ -61,7 +63,7 @@ log = structlog.get_logger()
 
 
 class ModelledRunner:
-    """A `Runner` whose steps take the time that `latency` says, divided by `speed`.
+    """A `Runner` whose steps take the time that `latency` says, divided by `speed`; adapters take none.
 
     Every answer is as long as it may be, unless the engine `ends` some at tokens that end them.
     """
@@ -121,7 +123,7 @@ class ModelledRunner:
         return self._adapters
 
     async def add_adapter(self, adapter: AdapterData) -> None:
-        """Note that an adapter is here; made-up tokens do not depend on it."""
+        """Note that an adapter is here: rows that use it may run."""
         self._adapters[adapter.manifest.version] = adapter.manifest.size_bytes
 
     async def remove_adapter(self, version: str) -> None:
@@ -165,7 +167,19 @@ class ModelledRunner:
 
     async def step(self, batch: Batch) -> Chosen:
         async with self._jobs:
+            await self._bring(batch.chunks)
             return await self._step(batch)
+
+    async def _bring(self, chunks: Iterable[ScheduledChunk]) -> None:
+        """Fetch missing adapters of these rows. Raises AdapterMissing where one does not come."""
+        wanted = {chunk.adapter for chunk in chunks if chunk.adapter is not None}
+        for version in sorted(wanted - self._adapters.keys()):
+            if self.fetch_adapter is None:
+                raise AdapterMissing(f"adapter {version} was not added")
+            try:
+                await self.add_adapter(await self.fetch_adapter(version))
+            except AdapterUnavailable as error:
+                raise AdapterMissing(f"adapter {version} did not come: {error}") from error
 
     async def _step(self, batch: Batch) -> Chosen:
         model = self._loaded()
@@ -176,8 +190,9 @@ class ModelledRunner:
             return chosen
         last = 0.0 if self.on_last_layer is None else seconds / model.layers
         took = await self._take(seconds - last)
-        if self.on_last_layer is not None:
-            self.on_last_layer()
+        if last:
+            if self.on_last_layer is not None:  # it may be asked for no more by now
+                self.on_last_layer()
             took += await self._take(last)
         self.rates.observe(batch, took)
         return chosen
@@ -194,6 +209,7 @@ class ModelledRunner:
         return took
 
     async def run_blocks(self, blocks: range, chunks: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
+        await self._bring(chunks)
         model = self._loaded()
         passed = model.run_blocks(blocks, chunks, activation)
         seconds = await self._take(blocks_seconds(self._latency, chunks, blocks, model.layers))
@@ -201,6 +217,7 @@ class ModelledRunner:
         return passed
 
     async def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
+        await self._bring(chunk for partial in partials for chunk in partial.chunks)
         model, layer = self._loaded(), partials[0].done
         seconds = 0.0
         model.run_layer(partials)

@@ -81,7 +81,6 @@ class ModelledEngine:
         self._manifest = manifest
         self._block_tokens = block_tokens
         self._missing = set(range(len(manifest.blocks)))
-        self._origin = first_state(manifest.version)
         self._kv = ModelledKv(self.layers, kv_blocks, block_tokens, host_blocks)
         self._on_missing = on_missing
         self._new_memory = new_memory
@@ -136,7 +135,7 @@ class ModelledEngine:
         begin = first.blocks.start * self._block_tokens
         slots = range(begin + first.start, begin + partial.chunks[-1].stop)
         states = self._kv.read(slots, partial.done - 1)
-        before = self._kv.last(range(begin, slots.start), mask, self._origin)
+        before = self._kv.last(range(begin, slots.start), mask, self._origin(first))
         if states is None or before is None or not follows(before, states[0]):
             return False
         if read_states(partial.activation, len(slots)) != states:
@@ -185,6 +184,10 @@ class ModelledEngine:
         """Whether this rank has activations; it is told no others' when it is led."""
         return self._manifest.shard == 0
 
+    def _origin(self, chunk: ScheduledChunk) -> int:
+        """The state before the first token of a request."""
+        return first_state(self._manifest.version, chunk.adapter)
+
     def _slices_bytes(self, slices: Sequence[KvSlice]) -> int:
         return sum(slice_bytes(self._manifest, one) for one in slices)
 
@@ -199,7 +202,7 @@ class ModelledEngine:
         """Run all layers that are left of `chunk`."""
         if chunk.decode and not chunk.layer and chunk.entry is None:
             first = chunk.blocks.start * self._block_tokens
-            states = self._kv.go_on(first, first + chunk.start, self._origin, chunk.tokens)
+            states = self._kv.go_on(first, first + chunk.start, self._origin(chunk), chunk.tokens)
             if states is not None:
                 return states
         came = None
@@ -217,7 +220,7 @@ class ModelledEngine:
         kv, mask = self._kv, self._kv.mask(layers)
         first = chunk.blocks.start * self._block_tokens
         slots = range(first + chunk.start, first + chunk.stop)
-        before = kv.last(range(first, slots.start), mask, self._origin)
+        before = kv.last(range(first, slots.start), mask, self._origin(chunk))
         if before is None:
             self._on_missing(chunk, layers)
             states = damaged(chunk.tokens)

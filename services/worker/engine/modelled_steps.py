@@ -1,8 +1,8 @@
 """What a modelled step takes and yields: seconds by a latency model, and tokens that are made up. Pure.
 
-A token depends on the model, all tokens before it and the request's seed, and on nothing else. In place of activations,
-keys and values there is one number a token, its state: a hash of all tokens up to it. States are kept where keys and
-values would be, and travel as these do. So tokens are wrong where something was lost on the way.
+A token depends on the model, the adapter, all tokens before it and the request's seed, and on nothing else. In place of
+activations, keys and values there is one number a token, its state: a hash of all tokens up to it. States are kept
+where keys and values would be, and travel as these do. So tokens are wrong where something was lost on the way.
 """
 
 import math
@@ -77,12 +77,15 @@ INVERSE = pow(PRIME, -1, 1 << 64)
 MOST_TOKENS = 1 << 32
 STATE_BYTES = 8
 PROMPTS_KEPT = 1024  # chunks of prompts whose states are remembered
+ORIGINS_KEPT = 256  # models and adapters whose first state is remembered
 DAMAGED = int.from_bytes(b"damaged!")
 
 
-def first_state(version: str) -> int:
-    """The state before the first token, by the model's version."""
-    return int.from_bytes(blake2b(version.encode(), digest_size=STATE_BYTES).digest(), "little")
+@lru_cache(maxsize=ORIGINS_KEPT)
+def first_state(version: str, adapter: str | None = None) -> int:
+    """The state before the first token, by the versions of the model and of the adapter."""
+    whose = version if adapter is None else f"{version}+{adapter}"
+    return int.from_bytes(blake2b(whose.encode(), digest_size=STATE_BYTES).digest(), "little")
 
 
 def follow(state: int, tokens: Iterable[int]) -> Iterable[int]:

@@ -169,6 +169,11 @@ class Scheduler:
         sequence = self.get(request_id)
         return None if sequence is None else self._end(sequence, "cancelled")
 
+    def lose_adapter(self, version: str) -> None:
+        """Note that an adapter has gone, and no request that runs uses it."""
+        if self._allocation.contexts is not None:
+            self._allocation.contexts.lose_adapter(version)
+
     def fail(self, error: str) -> list[TokenOutput]:
         """End all requests with `error`, those under way included: the engine's state cannot be trusted."""
         self._under_way.clear()

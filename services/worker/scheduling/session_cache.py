@@ -60,6 +60,11 @@ class SessionCache:
         if len(self._to_fill) > MOST_TO_FILL:
             self.begin(next(iter(self._to_fill)))
 
+    def lose_adapter(self, version: str) -> None:
+        """Leave conversations that use this adapter as they are: it has gone, and steps would wait for it."""
+        for context_id in [id for id, context in self._to_fill.items() if context.sequence.adapter == version]:
+            self.begin(context_id)
+
     def expire(self, now: float) -> None:
         """Treat conversations whose time is up like any other prompt. `now` is in seconds since the epoch."""
         self._now = now

@@ -20,18 +20,21 @@ from livescale.shared.messages.model_parallel import (
     RankForget,
     RankGive,
     RankKeep,
+    RankLeft,
     RankStep,
     RankTake,
     Told,
 )
 from livescale.shared.messages.transfers import Load
 from livescale.shared.runtime.waiting import Changes, together
-from livescale.shared.subjects import MEETING
+from livescale.shared.subjects import MEETING, RANK_LEFT
 
 CALL_SECONDS = 2.0
 MEET_SECONDS = 10.0  # within which the rank that leads has to be told of its instance
 AGAIN_SECONDS = 0.1
 WATCH_SECONDS = 1.0
+LATE_SECONDS = 2.0  # after which a step that the leader has told is lost
+LEFT_SECONDS = 10.0  # after which a leader that does not answer is dead, or waits for its ranks in vain itself
 ADAPTER_SECONDS = 30.0  # for an adapter, and the steps before it
 
 log = structlog.get_logger()
@@ -86,6 +89,7 @@ class GroupFollower:
 
     def __init__(self, context: WorkerContext, command: Load) -> None:
         self._bus = context.bus
+        self._clock = context.clock
         self._runner = context.runner
         self._address = context.link.address
         self._kv = RankKv(context)
@@ -95,7 +99,9 @@ class GroupFollower:
         self._blocks: list[int] = []
         self._news = asyncio.Event()
         self._steps = asyncio.Queue[Told]()
-        self._ran = 0
+        self._early = dict[int, Told]()  # that came before earlier ones
+        self._heard = self._awaited = 0
+        self._awaited_since = 0.0
 
     @property
     def instance(self) -> str:
@@ -121,8 +127,12 @@ class GroupFollower:
         self._news.set()
 
     def hear(self, step: Told) -> None:
-        """Queue what the rank that leads has told."""
-        self._steps.put_nowait(step)
+        """Queue what the rank that leads has told, in the order in which it did."""
+        if step.step > self._heard:  # else it has come twice
+            self._early[step.step] = step
+        while (next := self._early.pop(self._heard + 1, None)) is not None:
+            self._heard += 1
+            self._steps.put_nowait(next)
 
     async def take(self, take: RankTake) -> None:
         """Receive KV of a request that comes to the instance. Raises Refusal 503 where it does not come."""
@@ -136,6 +146,21 @@ class GroupFollower:
         """Run steps until this rank is led no more. Raises RankLost, and what the engine raises."""
         await together(self._run_steps(), self._watch())
 
+    async def tell_left(self, reason: str) -> None:
+        """Have the rank that leads know that this one runs no more steps: else it would wait for it at the next."""
+        left = RankLeft(instance=self._command.instance, rank=self._command.rank, reason=reason)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEFT_SECONDS):
+                while True:
+                    try:
+                        await self._bus.call(RANK_LEFT, left, timeout=CALL_SECONDS, id=self._leader)
+                    except Refusal:
+                        return  # the instance has ended there, too
+                    except BusError:
+                        await asyncio.sleep(AGAIN_SECONDS)
+                    else:
+                        return
+
     async def end(self) -> list[RankGive]:
         """Clean up after `run`. Returns the orders to give KV that are left, which are not carried out."""
         await self._kv.end()
@@ -145,8 +170,6 @@ class GroupFollower:
     async def _run_steps(self) -> None:
         while True:
             step = await self._steps.get()
-            if step.step != self._ran + 1:
-                raise RankLost(f"step {step.step} came after step {self._ran}")
             match step:
                 case RankStep():
                     await self._run(decode_batch(step.batch), step)
@@ -158,7 +181,6 @@ class GroupFollower:
                     await self._adapters.forget(step.version)
                 case other:
                     assert_never(other)
-            self._ran = step.step
             self._adapters.ran(step.step)
 
     async def _run(self, batch: Batch, step: RankStep) -> None:
@@ -171,18 +193,28 @@ class GroupFollower:
 
     async def _watch(self) -> None:
         """Report changes to the leading rank, and ask it regularly, as it may have given the instance up without a
-        message. If the leader does not answer at all, its lease ends."""
+        message, or the last of its steps may be lost. If the leader does not answer at all, its lease ends."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(WATCH_SECONDS):
                     await self._news.wait()
             self._news.clear()
             try:
-                await self._ask()
+                told = (await self._ask()).told
             except Refusal as refusal:
                 raise RankLost(f"{self._leader} does not lead {self._command.instance} any more: {refusal}") from None
             except BusError:
                 log.debug("leader_not_reached", instance=self._command.instance, leader=self._leader)
+            else:
+                self._await_steps(told)
+
+    def _await_steps(self, told: int) -> None:
+        """Note that the leader has told so many steps by now. Raises RankLost where one of long ago has not come."""
+        now = self._clock.now()
+        if self._heard >= self._awaited:
+            self._awaited, self._awaited_since = told, now
+        elif now - self._awaited_since > LATE_SECONDS:
+            raise RankLost(f"step {self._heard + 1} of {self._awaited} did not come")
 
     async def _ask(self) -> Meeting:
         ask = AskMeeting(

@@ -6,6 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import structlog
+from msgspec.structs import replace
 
 from livescale.services.worker.engine.contract import LayerwiseRun, RankLost, StageResult
 from livescale.services.worker.instance.context import WorkerContext
@@ -14,7 +15,15 @@ from livescale.services.worker.tensor_parallel.follower import GroupFollower
 from livescale.services.worker.tensor_parallel.kv import refuse
 from livescale.services.worker.tensor_parallel.leader import GroupLeader
 from livescale.shared.bus.contract import Ack, Context, Refusal
-from livescale.shared.messages.model_parallel import AskMeeting, Meeting, RankAdapter, RankGive, RankTake, Told
+from livescale.shared.messages.model_parallel import (
+    AskMeeting,
+    Meeting,
+    RankAdapter,
+    RankGive,
+    RankLeft,
+    RankTake,
+    Told,
+)
 from livescale.shared.messages.transfers import Load
 
 log = structlog.get_logger()
@@ -94,7 +103,7 @@ class TensorParallelGroup:
             raise Refusal(409, f"instance: {ask.instance} is not led here")
         self.leader.asked(ask)
         self._callbacks.ready()
-        return self._meeting
+        return replace(self._meeting, told=self.leader.told)
 
     def have(self, blocks: AbstractSet[int]) -> None:
         """Note that these blocks are laid out here."""
@@ -133,6 +142,13 @@ class TensorParallelGroup:
             self._stop()
             self._callbacks.lost(f"{worker} is gone, and {self._command.instance} is nothing without it")
 
+    async def left(self, told: RankLeft, context: Context) -> Ack:
+        """Answer RANK_LEFT: end the instance, which is led here. Raises Refusal 409 for another one."""
+        if self.leader.instance != told.instance:
+            raise Refusal(409, f"instance: {told.instance} is not led here")
+        self._callbacks.lost(f"rank {told.rank} of {told.instance} has left: {told.reason}")
+        return Ack()
+
     async def led(self) -> None:
         """Return once no rank leads this one any more."""
         if self._following is not None:
@@ -168,4 +184,5 @@ class TensorParallelGroup:
         except (RuntimeError, ValueError, MemoryError) as error:
             reason = str(error) or type(error).__name__
             log.info("rank_not_led", reason=reason)
+            self._context.start(follower.tell_left(reason), f"rank of {follower.instance} has left")
             self._callbacks.lost(reason)

@@ -24,8 +24,8 @@ from livescale.shared.runtime.waiting import together
 from livescale.shared.subjects import RANK_ADAPTER, RANK_STEP, RANK_TAKE
 
 KV_SECONDS = 30.0  # within which the others have their part of a request's KV
-ADAPTER_SECONDS = 35.0  # within which they have an adapter, or have said why not
-BRING_SECONDS = 30.0  # for which they are asked for one again
+ADAPTER_SECONDS = 5.0  # after which they are asked for an adapter again, as the call or its answer may be lost
+BRING_SECONDS = 35.0  # within which they have it, or have said why not
 RETRY_SECONDS = 0.2
 
 
@@ -42,7 +42,7 @@ class GroupLeader:
         self._blocks: dict[int, AbstractSet[int]] = {rank: frozenset() for rank, _ in enumerate(workers, start=1)}
         self._links: dict[int, bytes] = {}
         self.taken: set[str] = set()
-        self._told = 0
+        self.told = 0  # steps
         self._has_ended = False
 
     @property
@@ -86,11 +86,11 @@ class GroupLeader:
 
     def give(self, blocks: range, layers: int, channel: Channel, to: Sequence[Node]) -> None:
         """Have each of the others send its KV of a request to the rank of another instance that has the same shard."""
-        self._told += 1
+        self.told += 1
         for worker, node in zip(self._workers, to, strict=True):
             give = RankGive(
                 instance=self.instance,
-                step=self._told,
+                step=self.told,
                 first_block=blocks.start,
                 blocks=len(blocks),
                 layers=layers,
@@ -109,7 +109,7 @@ class GroupLeader:
                 sender=sender,
                 ticket=channel.ticket,
                 size_bytes=size_bytes,
-                after=self._told,
+                after=self.told,
                 secret=channel.secret,
             )
             for sender in senders
@@ -126,8 +126,8 @@ class GroupLeader:
         if self.taken.issubset(wanted):
             return
         self.taken.intersection_update(wanted)
-        self._told += 1
-        keep = RankKeep(instance=self.instance, step=self._told, requests=sorted(self.taken))
+        self.told += 1
+        keep = RankKeep(instance=self.instance, step=self.told, requests=sorted(self.taken))
         for worker in self._workers:
             self._bus.publish(RANK_STEP, keep, id=worker)
 
@@ -142,7 +142,7 @@ class GroupLeader:
         try:
             async with asyncio.timeout(BRING_SECONDS):
                 while not self._has_ended:
-                    ask = RankAdapter(instance=self.instance, version=version, after=self._told)
+                    ask = RankAdapter(instance=self.instance, version=version, after=self.told)
                     try:
                         await together(*(self._bring(worker, ask) for worker in self._workers))
                     except BusError as error:
@@ -160,8 +160,8 @@ class GroupLeader:
         """Have the others forget an adapter after the steps that they were told of before."""
         if not self._workers:
             return
-        self._told += 1
-        forget = RankForget(instance=self.instance, step=self._told, version=version)
+        self.told += 1
+        forget = RankForget(instance=self.instance, step=self.told, version=version)
         for worker in self._workers:
             self._bus.publish(RANK_STEP, forget, id=worker)
 
@@ -174,10 +174,10 @@ class GroupLeader:
     def _tell_step(self, batch: Batch, layer: int | None = None, blocks: range | None = None) -> None:
         if not self._workers:
             return
-        self._told += 1
+        self.told += 1
         step = RankStep(
             instance=self.instance,
-            step=self._told,
+            step=self.told,
             batch=encode_batch(batch),
             layer=layer,
             first=None if blocks is None else blocks.start,

@@ -54,7 +54,8 @@ async def loaded(
 
 def made_up_tokens(version: str, vocab_size: int, request: Submit) -> list[int]:
     """What any modelled engine makes of a request, without one."""
-    *_, state = follow(first_state(version), request.prompt)
+    adapter = None if request.adapter is None else request.adapter.version
+    *_, state = follow(first_state(version, adapter), request.prompt)
     tokens: list[int] = []
     while len(tokens) < request.max_tokens:
         sampling = TokenSampling(request.sampling, len(tokens), stops=tuple(request.stop_token_ids))

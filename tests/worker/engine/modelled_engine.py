@@ -2,18 +2,23 @@
 
 from typing import Any
 
-from livescale.services.worker.scheduling.batch import LayerEntry, ScheduledChunk, TokenSampling
+from livescale.services.worker.engine.contract import AdapterData
+from livescale.services.worker.scheduling.batch import NO_BYTES, LayerEntry, ScheduledChunk, TokenSampling
 from livescale.shared.messages.requests import Sampling, Submit
 from tests.worker.engine.made_up import (
     VOCABULARY,
     loaded,
     made_up_tokens,
+    manifest,
     serve,
 )
 
 
 async def alone(request: Submit, version: str = "v1") -> list[int]:
-    tokens = (await serve(await loaded(version), request)).tokens[request.request_id]
+    runner = await loaded(version)
+    if request.adapter is not None:
+        await runner.add_adapter(AdapterData(manifest(request.adapter.version), NO_BYTES))
+    tokens = (await serve(runner, request)).tokens[request.request_id]
     assert tokens == made_up_tokens(version, VOCABULARY, request)[len(request.generated) :]
     return tokens
 

@@ -10,10 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from livescale.services.worker.engine.contract import BlockMissing, LayerwiseRun
+from livescale.services.worker.engine.contract import (
+    AdapterData,
+    AdapterMissing,
+    AdapterUnavailable,
+    BlockMissing,
+    LayerwiseRun,
+)
 from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, KvExport, KvSlice
-from livescale.shared.messages.requests import Sampling, Submit
+from livescale.shared.messages.requests import AdapterUse, Sampling, Submit
 from livescale.shared.simulation.virtual_time import run
 from tests.clocks import LoopClock
 from tests.worker.engine.made_up import (
@@ -84,10 +90,11 @@ def test_any_worker_that_goes_on_with_a_request_makes_the_same_tokens() -> None:
         ({"prompt": [2, 1, 3]}, "v1"),
         ({"sampling": Sampling(temperature=1.0, seed=0)}, "v1"),
         ({"sampling": Sampling(temperature=1.0, seed=8)}, "v1"),
+        ({"adapter": AdapterUse(name="a", version="a1")}, "v1"),
         ({}, "v2"),
     ],
 )
-def test_tokens_differ_with_the_prompt_the_seed_and_the_model(changes: dict[str, Any], version: str) -> None:
+def test_tokens_differ_with_prompt_seed_adapter_and_model(changes: dict[str, Any], version: str) -> None:
     async def main() -> None:
         request = submit("a", [1, 2, 3], max_tokens=16, sampling=Sampling(seed=7))
         assert await alone(request) != await alone(replace(request, **changes), version)
@@ -127,12 +134,60 @@ def test_a_step_takes_its_time_and_the_next_one_begins_after_it() -> None:
     run(main())
 
 
+def test_a_step_takes_as_long_whoever_stops_waiting_for_its_last_layer() -> None:
+    async def main() -> None:
+        runner = await loaded()
+        runner.on_last_layer = lambda: None
+        asyncio.get_running_loop().call_later(0.001, setattr, runner, "on_last_layer", None)
+        await runner.step(Batch(1, (chunk([1] * 100),)))
+        assert asyncio.get_running_loop().time() * 1e3 == pytest.approx(10 + 0.1 * 100 + 1e-5 * 100**2)
+
+    run(main())
+
+
 def test_rates_are_those_of_the_latency() -> None:
     async def main() -> None:
         runner = await loaded()
         await serve(runner, submit("a", random_prompt(1, 512, VOCABULARY), max_tokens=100))
         assert runner.rates.prefill_tokens_per_second == pytest.approx(512 / LATENCY_512, rel=0.01)
         assert runner.rates.decode_tokens_per_second == pytest.approx(1 / 0.0211, rel=0.01)
+
+    run(main())
+
+
+@pytest.mark.parametrize("way", ["step", "layer", "part"])
+def test_rows_wait_for_their_adapter_or_fail_without_it(way: str) -> None:
+    fetched = list[str]()
+
+    async def fetch(version: str) -> AdapterData:
+        fetched.append(version)
+        if version == "a2":
+            raise AdapterUnavailable("nobody has it")
+        await asyncio.sleep(1.0)
+        return AdapterData(manifest(version), NO_BYTES)
+
+    async def main() -> None:
+        runner = await loaded()
+
+        async def run_one(version: str) -> None:
+            chunks = (chunk([1, 2, 3], adapter=version),)
+            if way == "step":
+                await runner.step(Batch(1, chunks))
+            elif way == "layer":
+                await runner.run_layer([LayerwiseRun(list(chunks))])
+            else:
+                await runner.run_blocks(range(1), chunks, NO_BYTES)
+
+        with pytest.raises(AdapterMissing, match="adapter a1 was not added"):
+            await run_one("a1")
+        runner.fetch_adapter = fetch
+        with pytest.raises(AdapterMissing, match="adapter a2 did not come: nobody has it"):
+            await run_one("a2")
+        began = asyncio.get_running_loop().time()
+        await run_one("a1")
+        assert asyncio.get_running_loop().time() - began > 1.0
+        await run_one("a1")
+        assert fetched == ["a2", "a1"]
 
     run(main())
 

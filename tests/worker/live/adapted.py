@@ -14,11 +14,11 @@ from livescale.shared.bus.contract import Ack, Bus, Context, Endpoint, ServiceIn
 from livescale.shared.links.contract import LinkError
 from livescale.shared.messages.membership import Member
 from livescale.shared.messages.model_spec import ModelSpec
-from livescale.shared.messages.parameters import DType, Manifest
-from livescale.shared.messages.registry import AskSnapshot, ModelEntry, Named, Snapshot
+from livescale.shared.messages.parameters import DType
+from livescale.shared.messages.registry import AdapterContent, AskAdapter, AskSnapshot, Snapshot
 from livescale.shared.messages.requests import AdapterUse
 from livescale.shared.messages.transfers import Send
-from livescale.shared.subjects import MANIFEST, SEND, SNAPSHOT
+from livescale.shared.subjects import ADAPTER, SEND, SNAPSHOT
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy
 from livescale.shared.transfer.sender import send_chunks
@@ -46,11 +46,16 @@ def adapters(dtype: DType, ranks: int = 1) -> dict[str, AdapterData]:
     return made
 
 
+def content(adapter: AdapterData) -> memoryview:
+    assert isinstance(adapter.data, memoryview)
+    return adapter.data
+
+
 @cache
 def _undisturbed(dtype: DType, ranks: int) -> Undisturbed:
     alone = Undisturbed(dtype, ranks)
     for adapter in adapters(dtype, ranks).values():
-        alone.add_adapter(adapter.manifest, memoryview(adapter.data))
+        alone.add_adapter(adapter.manifest, content(adapter))
     return alone
 
 
@@ -95,7 +100,7 @@ class AdapterHosts:
 
     async def start(self) -> None:
         """Answer workers, whose threads wait for adapters in virtual time from now on."""
-        told = [Endpoint(SNAPSHOT, self._snapshot), Endpoint(MANIFEST, self._manifest)]
+        told = [Endpoint(SNAPSHOT, self._snapshot), Endpoint(ADAPTER, self._adapter)]
         await self.pool.broker.connect().serve(ServiceInfo("registry", "registry-1", "knows adapters"), told)
         for host in HOSTS:
             self._buses[host] = self.pool.broker.connect()
@@ -135,24 +140,17 @@ class AdapterHosts:
             Member(service="host", id=host, pid=1, host=host, epoch=1, lease="alive", address=host.encode())
             for host in HOSTS
         ]
-        models = [
-            ModelEntry(
-                spec=ModelSpec(name=name, path="/adapters", base="m"),
-                state="ready",
-                version=adapter.manifest.version,
-                copies=list(HOSTS),
-            )
-            for name, adapter in self._adapters.items()
-        ]
-        return Snapshot(members=members, models=models)
+        return Snapshot(members=members)
 
-    async def _manifest(self, message: Named, context: Context) -> Manifest:
-        return self._adapters[message.model].manifest
+    async def _adapter(self, ask: AskAdapter, context: Context) -> AdapterContent:
+        found = ((name, one.manifest) for name, one in self._adapters.items() if one.manifest.version == ask.version)
+        (name, manifest) = next(found)
+        return AdapterContent(spec=ModelSpec(name=name, path="/adapters", base="m"), manifest=manifest)
 
     async def _send(self, host: str, command: Send, context: Context) -> Ack:
         (adapter,) = [one for one in self._adapters.values() if one.manifest.version == command.version]
         (outflow,) = command.outflows
-        copy = ModelCopy(host, command.chunk_bytes, [memoryview(adapter.data)])
+        copy = ModelCopy(host, command.chunk_bytes, [content(adapter)])
         end = FlowEnd(copy, outflow.ticket, outflow.downstream, command.secret)
         self._sending[host].append(self.pool.tasks.create_task(self._send_all(host, end)))
         return Ack()

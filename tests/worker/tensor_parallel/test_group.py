@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import cycle
 
 import pytest
 from msgspec.structs import replace
@@ -122,19 +123,34 @@ async def test_a_rank_that_is_not_led_any_more_is_spare(monkeypatch: pytest.Monk
             await made.bus.call(MEETING, AskMeeting(instance=INSTANCE), timeout=60, id="w-0")
 
 
-@pytest.mark.parametrize("spoilt", [{"step": 2}, {"batch": b"none"}], ids=["a step is missing", "no batch"])
-async def test_a_step_that_cannot_be_taken_ends_the_instance(
-    spoilt: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(follower, "WATCH_SECONDS", 0.05)
+async def test_a_step_that_cannot_be_taken_ends_the_instance() -> None:
     async with fleet(*RANKS, shards=2) as made:
         await served(made)
-        step = RankStep(instance=INSTANCE, step=1, batch=b"")
-        made.bus.publish(RANK_STEP, replace(step, **spoilt), id="w-1")
-        await spare(made, "w-1")
+        made.bus.publish(RANK_STEP, RankStep(instance=INSTANCE, step=1, batch=b"none"), id="w-1")
+        await spare(made, *RANKS)  # the one that leads is told, though it has nothing to run
+
+
+async def test_a_step_that_is_lost_ends_the_instance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(follower, "LATE_SECONDS", 0.2)
+    async with fleet(*RANKS, shards=2) as made:
+        await served(made)
+        lost = RANK_STEP.pattern.format(id="w-1")
+        made.broker.lose = lambda subject: subject == lost
         await made.admit("w-0", submit("a", max_tokens=3))
         await made.until(lambda: made.lost == ["a"])
-        await spare(made, "w-0")
+        await spare(made, *RANKS)
+
+
+async def test_steps_that_come_twice_or_in_another_order_are_run_once_and_in_order() -> None:
+    async with fleet(*RANKS, shards=2) as made:
+        await served(made)
+        steps, delays = RANK_STEP.pattern.format(id="w-1"), cycle([(0.0, 0.03), (0.0, 0.001, 0.02), (0.01,)])
+        made.broker.delays = lambda subject: next(delays) if subject == steps else (0.0,)
+        request = submit("a", random_prompt(1, 40), max_tokens=60)
+        await made.admit("w-0", request)
+        assert await made.finished("a") == serve(alone(), [(0, request)]).tokens["a"]
+        assert [made.state(worker) for worker in RANKS] == ["serving"] * 2
 
 
 async def test_a_rank_without_a_leader_gives_up_loading(monkeypatch: pytest.MonkeyPatch) -> None:
