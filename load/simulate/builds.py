@@ -22,7 +22,7 @@ from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.links.contract import Link
 from livescale.shared.process.run import Build, World
 from livescale.shared.runtime.clock import Clock
-from livescale.shared.simulation.sparse_memory import SparseArena
+from livescale.shared.simulation.sparse_memory import SparseArena, SparseBytes
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ class Builds:
                 lambda: make_runner(world.clock),
                 lambda: self.open_link(world.info.id, place),
                 new_arena=lambda size_bytes, device: SparseArena(size_bytes),
+                new_memory=SparseBytes.of,
             )
             return Worker(world, told, maker)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from livescale.load.records import Ask, RequestRecord
 from livescale.services.gateway.errors import ApiError
@@ -10,11 +11,14 @@ from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.output import StopReason, TextPiece
 from livescale.services.gateway.progress import Fresh
 from livescale.services.gateway.streams import Backend, HeldRequests, Peers, RequestStreams
-from livescale.shared.bus.contract import Context
-from livescale.shared.messages.requests import Sampling, Submit
+from livescale.shared.bus.contract import Bus, BusError, Context
+from livescale.shared.messages.registry import AskModels
+from livescale.shared.messages.requests import AdapterUse, Sampling, Submit
 from livescale.shared.process.run import World
+from livescale.shared.subjects import MODELS
 
 MAX_REQUESTS, STREAM_QUEUE = 100_000, 4096
+MODELS_SECONDS = 2.0
 PATIENCE_SECONDS = 3600.0
 
 
@@ -63,6 +67,16 @@ def submit_of(gateway: HeadlessGateway, model: str, ask: Ask, seconds: float) ->
         max_tokens=ask.max_tokens,
         deadline=gateway.backend.clock.wall() + seconds,
     )
+
+
+async def find_adapter(bus: Bus, name: str) -> AdapterUse | None:
+    """What a gateway says of an adapter that a client names; None where nobody tells its version."""
+    with suppress(BusError):
+        models = (await bus.call(MODELS, AskModels(), timeout=MODELS_SECONDS)).models
+        for entry in models:
+            if entry.spec.name == name and entry.version is not None:
+                return AdapterUse(name=name, version=entry.version)
+    return None
 
 
 async def fetch(gateway: HeadlessGateway, model: str, ask: Ask, seconds: float = PATIENCE_SECONDS) -> RequestRecord:

@@ -7,21 +7,42 @@ from typing import cast
 
 from msgspec.structs import replace
 
+from livescale.services.host.adapter import AdapterCheckpoint
 from livescale.services.host.checkpoint import Checkpoint
 from livescale.services.host.stored import Stored
 from livescale.shared.links.contract import checksum
 from livescale.shared.messages.model_spec import ModelSpec
-from livescale.shared.messages.parameters import Manifest, ModelConfig
+from livescale.shared.messages.parameters import DType, Manifest, ModelConfig
 from livescale.shared.model.block_layout import block_layouts
 from livescale.shared.model.checkpoint import CheckpointError
+from livescale.shared.model.declaration.adapter import AdaptedMatrix, AdapterConfig, refuse_model
 from livescale.shared.model.sharding import check_shards
 from livescale.shared.simulation.sparse_memory import SparseBytes
 
+ADAPTER_RANK = 8
 MEMORY_BYTES = 1 << 60  # as much as anyone asks for: the limit of a host is its cache
 
 
+class MadeUpAdapter(AdapterCheckpoint):
+    """An adapter that is in no file."""
+
+    @property
+    def files(self) -> set[Path]:
+        return set()
+
+
+def made_up_adapter(directory: Path, config: ModelConfig, dtype: DType) -> MadeUpAdapter:
+    """An adapter that changes the queries of all layers. Raises CheckpointError for a model that takes none."""
+    refuse_model(config)
+    queries = config.num_attention_heads * config.head_dim
+    names = [f"model.layers.{layer}.self_attn.q_proj" for layer in range(config.num_hidden_layers)]
+    matrices = tuple(AdaptedMatrix(name, "", "", 0, queries, config.hidden_size) for name in names)
+    return MadeUpAdapter(directory, config, dtype, AdapterConfig(rank=ADAPTER_RANK, scale=1.0), matrices, {})
+
+
 class ModelledDisk:
-    """A disk that has `models`, by their paths, and reads `rate` bytes a second.
+    """A disk that has `models`, by their paths, and reads `rate` bytes a second. Where anybody asks for an adapter of
+    one of them, it is there.
 
     Blocks have the size of real ones and take no room: they are known by a name, which differs by model and block.
     `slowness` is how many times as long as usual reading takes.
@@ -36,9 +57,12 @@ class ModelledDisk:
         return MEMORY_BYTES
 
     async def open(self, spec: ModelSpec) -> Stored:
-        config = self._models.get(spec.path)
+        path = spec.path if spec.base_path is None else spec.base_path
+        config = self._models.get(path)
         if config is None:
-            raise CheckpointError(f"{spec.path}: no such checkpoint; the simulation has {', '.join(self._models)}")
+            raise CheckpointError(f"{path}: no such checkpoint; the simulation has {', '.join(self._models)}")
+        if spec.base is not None:
+            return Stored(made_up_adapter(Path(spec.path), config, spec.dtype))
         dtype, shards, layout, kv_cache_dtype = spec.form
         try:
             config = replace(config, kv_cache_dtype=kv_cache_dtype)

@@ -44,7 +44,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeedAsk(msgspec.Struct, frozen=True):
-    """A request for `model`. Its first `shared` prompt tokens are those of others, too.
+    """A request for `model`, with an `adapter` or none. Its first `shared` prompt tokens are those of others, too.
 
     Its client waits for `patience` seconds, and leaves after `leaves` seconds, None being never.
     """
@@ -55,6 +55,7 @@ class SeedAsk(msgspec.Struct, frozen=True):
     patience: float = PATIENCE_SECONDS
     leaves: float | None = None
     wishes: Wishes = Wishes()
+    adapter: str | None = None
 
 
 def has_wishes(seed: int) -> bool:

@@ -19,7 +19,7 @@ def tokens(system: SeedSystem, history: History) -> Iterator[str]:
             continue  # of a model that was never ready not even the version is known
         got = answer.record.token_ids
         # An answer is that of one version, from its first token to its last.
-        rights = [undisturbed(ask, version) for version in history.versions[ask.model]]
+        rights = [undisturbed(ask, version, answer.adapter) for version in history.versions[ask.model]]
         right = next((one for one in rights if got == one[: len(got)]), rights[0])
         if got != right[: len(got)]:
             yield f"request {answer.number} has a wrong token at {_difference(got, right)} of {len(right)}"

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from livescale.load.simulate.client import send, submit_of
+from livescale.load.simulate.client import find_adapter, send, submit_of
 from livescale.load.simulate.cluster import VirtualCluster
 from livescale.load.simulate.seeds.asks import SeedAsk
 from livescale.load.simulate.seeds.history import AGAIN, GATEWAY, AskOutcome, Told
 from livescale.services.gateway.output import TextPiece
 
 LOOK_SECONDS = 0.1
+AGAIN_SECONDS = 0.5  # after which a client asks again for an adapter that is not known yet
 
 
 class Clients:
@@ -83,15 +84,19 @@ class Clients:
     async def _attempt(self, number: int, ask: SeedAsk, index: int, seconds: float) -> AskOutcome | float:
         """The answer, or after how many seconds to ask again."""
         sent, gateway, pieces = replace(ask.ask, index=index), self._cluster.gateway, list[TextPiece]()
-        submit = ask.wishes.of(submit_of(gateway, ask.model, sent, max(seconds, 0.0)))
-        record = await send(gateway, sent, submit, pieces.append)
+        adapter = None if ask.adapter is None else await find_adapter(gateway.backend.bus, ask.adapter)
+        if ask.adapter is not None and adapter is None:
+            return AskOutcome(number, "late") if seconds < 0 else AGAIN_SECONDS
+        submit = replace(submit_of(gateway, ask.model, sent, max(seconds, 0.0)), adapter=adapter)
+        record = await send(gateway, sent, ask.wishes.of(submit), pieces.append)
+        version = None if adapter is None else adapter.version
         if record.error is None:
-            return AskOutcome(number, "complete", record, told=told_in(pieces))
+            return AskOutcome(number, "complete", record, told=told_in(pieces), adapter=version)
         if record.status == 504:
-            return AskOutcome(number, "late", record, record.error)
+            return AskOutcome(number, "late", record, record.error, adapter=version)
         if record.retry_after is not None and record.status in (429, 503) and not record.token_ids:
             return record.retry_after
-        return AskOutcome(number, "refused", record, f"{record.status} {record.error}")
+        return AskOutcome(number, "refused", record, f"{record.status} {record.error}", adapter=version)
 
 
 def told_in(pieces: Sequence[TextPiece]) -> Told:

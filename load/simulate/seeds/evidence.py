@@ -32,10 +32,10 @@ def answered(system: SeedSystem, history: History) -> Iterator[tuple[SeedAsk, As
     return ((system.asks[answer.number], answer) for answer in history.answers)
 
 
-def undisturbed(ask: SeedAsk, version: str) -> list[int]:
-    """The tokens of a request that nothing happens to."""
+def undisturbed(ask: SeedAsk, version: str, adapter: str | None = None) -> list[int]:
+    """The tokens of a request that nothing happens to, by the versions of the model and of its adapter."""
     one, stops = ask.ask, tuple(ask.wishes.stop_token_ids)
-    *_, state = follow(first_state(version), one.prompt)
+    *_, state = follow(first_state(version, adapter), one.prompt)
     made: list[int] = []
     while len(made) < one.max_tokens and not ends_answer(ask, made):
         forbidden = stops if len(made) < ask.wishes.min_tokens else ()

@@ -187,7 +187,8 @@ class AskOutcome(msgspec.Struct, frozen=True):
     """How a request ended. `number` is its place among the asks of the system.
 
     It was late for its client, its client left, its gateway died, or the system refused it. `record` is None where no
-    attempt came to its end. `told` is what came with the tokens of one that is complete.
+    attempt came to its end. `told` is what came with the tokens of one that is complete. `adapter` is the version that
+    was asked for.
     """
 
     number: int
@@ -195,6 +196,7 @@ class AskOutcome(msgspec.Struct, frozen=True):
     record: RequestRecord | None = None
     reason: str = ""
     told: Told = Told()
+    adapter: str | None = None
 
 
 class LaidOut(msgspec.Struct, frozen=True):

@@ -32,7 +32,7 @@ class SeedRun:
         self.history = cluster.seen
         self._reports = LastReports(cluster)
         self._clients = Clients(cluster, system.asks)
-        self._trouble = Troublemaker(cluster, self._clients, system.specs, system.seed)
+        self._trouble = Troublemaker(cluster, self._clients, [*system.specs, *system.adapters], system.seed)
         self._lookout = Lookout(cluster, self._clients, self._reports)
 
     @property
@@ -45,6 +45,8 @@ class SeedRun:
         self._cluster.start_all()
         for spec in self._system.specs:
             await register(self._cluster, spec)
+        for adapter in self._system.adapters:
+            await register(self._cluster, adapter)
         if not self._system.early:
             await until(self._is_ready, START_SECONDS, START_LOOK_SECONDS)
         self.history.ready_at = machine_time()

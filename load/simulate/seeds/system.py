@@ -7,6 +7,13 @@ import msgspec
 from msgspec.structs import replace
 
 from livescale.load.simulate.cluster_settings import VirtualClusterSettings
+from livescale.load.simulate.seeds.adapters import (
+    has_adapters,
+    random_adapters,
+    random_changes,
+    with_adapters,
+    with_little_room,
+)
 from livescale.load.simulate.seeds.asks import LOAD_SECONDS, SeedAsk, crowd_asks, has_wishes, random_asks, with_wishes
 from livescale.load.simulate.seeds.crowds import Crowd, crowd_faults, has_crowd
 from livescale.load.simulate.seeds.history import SeedFault, random_faults
@@ -31,6 +38,7 @@ class SeedSystem(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     cluster: VirtualClusterSettings
     specs: list[ModelSpec]
+    adapters: list[ModelSpec] = []
     asks: list[SeedAsk]
     faults: list[SeedFault]
     early: bool
@@ -43,9 +51,10 @@ class SeedSystem(msgspec.Struct, frozen=True, kw_only=True):
             f"{spec.name} ({spec.min_instances}-{spec.max_instances} of {spec.tensor_parallel_size})"
             for spec in self.specs
         )
+        adapters = f"{len(self.adapters)} adapters, " if self.adapters else ""
         return (
             f"{gpus} workers, live {cluster.planner.live}, disaggregation {cluster.planner.disaggregation}, "
-            f"models {models}, {len(self.asks)} requests, {len(self.faults)} faults"
+            f"models {models}, {adapters}{len(self.asks)} requests, {len(self.faults)} faults"
         )
 
 
@@ -80,10 +89,18 @@ def random_system(seed: int) -> SeedSystem:
         changes = updates or random_removal(Random(f"removal of {seed}"), specs, LOAD_SECONDS)
         limits = random_limits(Random(f"limits of {seed}"), specs, workers, LOAD_SECONDS)
         faults, cluster = [*faults, *changes, *limits], replace(cluster, models={**cluster.models, **others})
+    adapters: list[ModelSpec] = []
+    if has_adapters(seed):
+        drawn = Random(f"adapters of {seed}")
+        adapters = random_adapters(drawn, specs)
+        asks = with_adapters(drawn, asks, adapters)
+        faults = [*faults, *random_changes(drawn, adapters, LOAD_SECONDS)]
+        cluster = replace(cluster, worker=with_little_room(drawn, cluster.worker, cluster.models))
     return SeedSystem(
         seed=seed,
         cluster=cluster,
         specs=specs,
+        adapters=adapters,
         asks=asks,
         early=early,
         faults=faults,

@@ -33,7 +33,7 @@ class Troublemaker:
     def __init__(self, cluster: WatchedCluster, clients: Clients, specs: Sequence[ModelSpec], seed: int) -> None:
         self._cluster = cluster
         self._clients = clients
-        self._specs = {spec.name: spec for spec in specs}
+        self._specs = {spec.name: spec for spec in specs}  # of models and adapters
         self._injector = ClusterFaultInjector(cluster, seed)
         self._outages = 0
         self._chance = Random(f"aim {seed}")

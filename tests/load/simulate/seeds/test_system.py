@@ -42,6 +42,21 @@ def test_all_modes_roles_and_kinds_of_faults_occur(systems: list[SeedSystem]) ->
     assert moments == {"", "queueing", "reading", "emptying", "taking over", *of_workers}
 
 
+def test_in_one_system_of_five_requests_use_adapters_and_often_more_than_there_is_room_for(
+    systems: list[SeedSystem],
+) -> None:
+    having = [one for one in systems if one.adapters]
+    assert 0.1 < len(having) / len(systems) < 0.3
+    for one in having:
+        bases = {adapter.name: adapter.base for adapter in one.adapters}
+        assert all(bases[ask.adapter] == ask.model for ask in one.asks if ask.adapter is not None)
+    assert any(ask.adapter is None for one in having for ask in one.asks)
+    changes = {
+        fault.what for one in having for fault in one.faults if fault.who in [each.name for each in one.adapters]
+    }
+    assert changes == {"update", "remove"}
+
+
 def test_a_part_of_a_system_is_the_same_system_with_fewer_requests_and_faults(systems: list[SeedSystem]) -> None:
     system = next(one for one in systems if len(one.faults) > 2 and len(one.asks) > 2)
     part = kept(system, [1], [0, 2])
