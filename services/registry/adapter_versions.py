@@ -27,7 +27,7 @@ class AdapterVersions:
         """Note the adapters that are registered now. It is called before one is replaced or removed."""
         for content in registered:
             version = content.manifest.version
-            if self._known.get(version) != content:
+            if not self.knows(version) or self._known[version].spec != content.spec:
                 self._known[version] = content
                 self._saved.put_adapter(content)
             self._last[version] = now
@@ -35,8 +35,11 @@ class AdapterVersions:
             del self._known[version], self._last[version]
             self._saved.delete_adapter(version)
 
+    def knows(self, version: str) -> bool:
+        return version in self._known
+
     def find(self, version: str) -> AdapterContent:
         """Raises Refusal 404 for a version that nobody has registered, or not for long."""
-        if version not in self._known:
+        if not self.knows(version):
             raise Refusal(404, f"adapter {version} is not registered, and was not in the last {KEPT_SECONDS:.0f} s")
         return self._known[version]

@@ -66,7 +66,7 @@ class CopyReconciler:
     def save(self, name: str) -> None:
         """Write what a later registry has to know of this model."""
         pool = self._pool
-        self._saved.put_model(pool.entry(name), pool.known_manifest(name), pool.next_entry(name))
+        self._saved.put_model(pool.entry(name), pool.registered(name).manifest, pool.next_entry(name))
 
     async def run(self) -> None:
         reads = await self._bus.subscribe(MODEL_READ)

@@ -56,12 +56,13 @@ class Models:
         return self._pool.manifest(named.model)
 
     async def _adapter(self, ask: AskAdapter, context: Context) -> AdapterContent:
-        self._note_adapters()
+        if not self._adapters.knows(ask.version):
+            self._note_adapters()
         return self._adapters.find(ask.version)
 
     def _note_adapters(self) -> None:
-        manifests = ((entry.spec, self._pool.known_manifest(entry.spec.name)) for entry in self._pool.entries())
-        told = ((spec, manifest) for spec, manifest in manifests if spec.base is not None)
+        models = map(self._pool.registered, self._pool.names())
+        told = ((model.spec, model.manifest) for model in models if model.spec.base is not None)
         here = [AdapterContent(spec=spec, manifest=manifest) for spec, manifest in told if manifest is not None]
         self._adapters.note(here, self._clock.now())
 

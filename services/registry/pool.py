@@ -60,8 +60,8 @@ class Pool:
             raise Refusal(503, f"model {name!r} {why}", retry_after_ms=500)
         return model.manifest
 
-    def known_manifest(self, name: str) -> Manifest | None:
-        return self._model(name).manifest
+    def registered(self, name: str) -> RegisteredModel:
+        return self._model(name)
 
     def versions(self, name: str) -> tuple[str, str | None] | None:
         """The version that the name stands for, and the one that is to replace it; None for an unknown model.

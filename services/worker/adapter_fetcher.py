@@ -142,7 +142,7 @@ class OnceForAll(Generic[K, V]):
         return list(self._under_way)
 
     async def get(self, key: K, make: Callable[[], Awaitable[V]]) -> V:
-        """What `make` returns, for the first that asks. Raises AdapterUnavailable where it does."""
+        """What `make` returns, for the first that asks. Raises what it raises."""
         coming = self._under_way.get(key)
         if coming is None:
             coming = self._under_way[key] = asyncio.get_running_loop().create_future()
@@ -153,9 +153,9 @@ class OnceForAll(Generic[K, V]):
     async def _make(self, key: K, make: Callable[[], Awaitable[V]], coming: asyncio.Future[V]) -> None:
         try:
             coming.set_result(await make())
-        except AdapterUnavailable as error:
+        except Exception as error:  # noqa: BLE001 whatever it is, those that wait get it
             coming.set_exception(error)
-            coming.exception()  # those that wait are told, and there may be none
+            coming.exception()  # there may be nobody who waits
         finally:
             del self._under_way[key]
             coming.cancel()  # unless it is done

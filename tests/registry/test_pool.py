@@ -300,7 +300,7 @@ def test_a_restored_pool_knows_versions_and_who_holds_them_and_orders_nothing() 
     before.remove("gone", 0.0)
     pool = Pool()
     for name in ("m", "gone"):
-        pool.restore(before.entry(name), before.known_manifest(name), before.next_entry(name))
+        pool.restore(before.entry(name), before.registered(name).manifest, before.next_entry(name))
     assert [(one.state, one.version) for one in pool.entries()] == [("removing", "v-gone"), ("ready", "v-m")]
     assert pool.entry("m").next == spec(path="/new")
     pool.on_host(host("h-1", whole("m", "v-m"), reading("m", 1)))
