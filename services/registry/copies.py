@@ -13,7 +13,7 @@ from livescale.services.registry.model import Content
 from livescale.services.registry.placement import FreeCopy, MakeCopy
 from livescale.services.registry.pool import Pool
 from livescale.services.registry.saved import SavedState
-from livescale.shared.bus.contract import BusError, Received, Subscription
+from livescale.shared.bus.contract import BusError, Received, Refusal, Subscription
 from livescale.shared.messages.membership import Member
 from livescale.shared.messages.registry import ModelRead, ReadModel, ReleaseModel
 from livescale.shared.policy.backoff import Backoff
@@ -22,6 +22,7 @@ from livescale.shared.subjects import MODEL_READ, READ_MODEL, RELEASE_MODEL, TRA
 
 LOOK_SECONDS = 1.0
 AGAIN_SECONDS, LONGEST_AGAIN_SECONDS = 1.0, 60.0
+REFUSED = 409  # by a host that has no room, or is at work on something else
 READ_TIMEOUT_SECONDS = 60.0  # a checkpoint on a hub is fetched before the host answers
 RELEASE_SECONDS = 5.0
 
@@ -132,6 +133,8 @@ class CopyReconciler:
             content.begin(order.host)
         except BusError as error:
             self._fetcher.forget(plan_id)
+            if isinstance(error, Refusal) and error.code == REFUSED:
+                self._learn(order, content)
             # A host that was asked again meanwhile may be at work, although the first call failed.
             is_last = self._unanswered.get(key) is order
             if is_last and self._pool.not_made(order):
@@ -139,6 +142,13 @@ class CopyReconciler:
         finally:
             if self._unanswered.get(key) is order:
                 del self._unanswered[key]
+
+    def _learn(self, order: MakeCopy, content: Content) -> None:
+        """A host that refuses to get a content has none of it: what it has of the model is another one."""
+        hosts = [host for host in self._pool.holds.memories() if host.id == order.host]
+        copies = [copy for host in hosts for copy in host.copies if copy.model == order.model]
+        if all(copy.whole for copy in copies):  # else one may turn out to be it
+            content.other_than |= {copy.version for copy in copies}
 
     async def _read(self, host: str, command: ReadModel) -> None:
         await self._bus.call(READ_MODEL, command, timeout=READ_TIMEOUT_SECONDS, id=host)

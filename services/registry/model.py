@@ -85,13 +85,14 @@ class Content:
     """One content of a model's checkpoint, as a host has found it.
 
     `reader` is the host that was commanded to get it, until it is whole there or the host is gone; `has_begun` says
-    whether that host has answered.
+    whether that host has answered. Before its version is known, it is known to be `other_than` some.
     """
 
     spec: ModelSpec
     checked: ModelChecked
     reader: str | None = None
     has_begun: bool = False
+    other_than: frozenset[str] = frozenset()
 
     def begin(self, host: str) -> None:
         """Note that this host has answered, and gets it now."""
@@ -108,6 +109,10 @@ class Content:
     def is_meant_by(self, event: ModelRead) -> bool:
         """Whether a host has read these files, in this form."""
         return event.path is None or self.is_from(event)
+
+    def demand(self, model: str, version: str, *, needed: bool) -> CopyDemand:
+        """What hosts are to keep of it, as this version of the model."""
+        return CopyDemand(model, version, self.checked.size_bytes, needed, self.reader, self.other_than)
 
     def entry(self, created: int) -> ModelEntry:
         return ModelEntry(
@@ -170,9 +175,9 @@ class RegisteredModel:
         """The copies that hosts are to keep of this model, none once it is being removed."""
         name = self.spec.name
         if self.removed_at is None:
-            yield CopyDemand(name, self.version, self.current.checked.size_bytes, needed, self.current.reader)
+            yield self.current.demand(name, self.version, needed=needed)
             if self.next is not None:
-                yield CopyDemand(name, self.next.version, self.next.checked.size_bytes, True, self.next.reader)
+                yield self.next.demand(name, self.next.version, needed=True)
 
     def read(self, event: ModelRead, *, is_held: bool) -> None:
         """Take a host's word that it has the model in memory, or could not read it.

@@ -44,7 +44,8 @@ class HostMemory:
 class CopyDemand:
     """A version that a host is to keep.
 
-    `needed` says that no instance can be relied on instead. `coming` is the host that was commanded to get it.
+    `needed` says that no instance can be relied on instead. `coming` is the host that was commanded to get it. One of
+    unknown version has turned out to be `other_than` these versions.
     """
 
     model: str
@@ -52,6 +53,7 @@ class CopyDemand:
     size_bytes: int
     needed: bool
     coming: str | None = None
+    other_than: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -135,11 +137,11 @@ class DemandedCopies:
         """The demand that this copy satisfies, or None.
 
         A copy that is still being read may turn out to be any version of its model, and a demand of unknown version
-        takes any copy.
+        takes any copy that it is not known to be other than.
         """
         ours = self._by_model.get(copy.model, [])
         exact = [one for one in ours if copy.version and one.version == copy.version]
-        possible = [one for one in ours if "" in (copy.version, one.version)]
+        possible = [one for one in ours if "" in (copy.version, one.version) and copy.version not in one.other_than]
         told = [one for one in possible if one.coming == host.id]
         return next(iter([*exact, *told, *possible]), None)
 

@@ -186,11 +186,13 @@ class ServedEndpoint:
         self.running_bytes -= self.running.pop(task)
 
     async def drain(self, seconds: float) -> None:
-        """Wait until all that was accepted is answered; after `seconds` give up the rest."""
-        if self.running:
-            await asyncio.wait(self.running, timeout=seconds)
-        for task in self.running:
-            task.cancel()
+        """Wait until all that was accepted is answered; after `seconds`, or when cancelled, give up the rest."""
+        try:
+            if self.running:
+                await asyncio.wait(self.running, timeout=seconds)
+        finally:
+            for task in self.running:
+                task.cancel()
         await asyncio.gather(*self.running, return_exceptions=True)
 
     @property

@@ -74,6 +74,12 @@ def test_a_version_that_is_read_already_is_asked_for_where_it_is() -> None:
     assert told(current, [served("m", 10), needed("m", 12, "")]) == [("Make", "b", "m", "")]
 
 
+def test_a_copy_gives_way_once_it_is_known_to_be_another_version_than_is_wanted() -> None:
+    hosts, wanted = [host("a", 100, copy("m", 60))], needed("m", 80, "")
+    assert told(hosts, [wanted]) == [("Make", "a", "m", "")]
+    assert told(hosts, [replace(wanted, other_than=frozenset({"v1"}))]) == [("Free", "a", "m", "v1")]
+
+
 def test_the_copy_in_the_emptier_cache_stays() -> None:
     hosts = [host("a", 100, copy("m", 10), copy("n", 20)), host("b", 100, copy("m", 10))]
     assert told(hosts, [needed("m", 10), needed("n", 20)]) == [("Free", "a", "m", "v1")]

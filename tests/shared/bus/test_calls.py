@@ -24,6 +24,29 @@ from tests.shared.bus.conftest import Net
 from tests.shared.bus.examples import ASK_ONE, ECHO, INFO, serve
 
 
+async def test_who_stops_withdrawing_gives_up_what_is_not_answered_yet(net: Net) -> None:
+    server, caller = await net.connect("a"), await net.connect("b")
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def never(message: Named, context: Context) -> Named:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+            return message
+        finally:
+            ended.set()
+
+    withdraw = await server.serve(INFO, [Endpoint(ECHO, never)])
+    asking = asyncio.create_task(caller.call(ECHO, Named(model="m"), timeout=60))
+    await begun.wait()
+    withdrawing = asyncio.ensure_future(withdraw())
+    await asyncio.sleep(0.1)
+    withdrawing.cancel()
+    await asyncio.wait_for(ended.wait(), 1.0)
+    asking.cancel()
+    await asyncio.wait([asking, withdrawing])
+
+
 async def test_what_is_withdrawn_is_answered_to_its_end_and_then_by_nobody(net: Net) -> None:
     server, caller = await net.connect("a"), await net.connect("b")
     begun, release = asyncio.Event(), asyncio.Event()
