@@ -50,6 +50,7 @@ def random_changes(chance: Random, adapters: Sequence[ModelSpec], latest: float)
 
 def with_little_room(chance: Random, worker: WorkerSettings, configs: Mapping[str, ModelConfig]) -> WorkerSettings:
     """The same worker, which in most systems cannot keep all adapters at once."""
-    largest = max(made_up_adapter(Path(path), config, "bfloat16").size_bytes for path, config in configs.items())
+    tellers = [(Path(path), config) for path, config in configs.items() if config.pooling == "none"]
+    largest = max(made_up_adapter(path, config, "bfloat16").size_bytes for path, config in tellers)
     kept = chance.choice((1, 2, 2, 8))
     return replace(worker, adapter_bytes=kept * largest)

@@ -27,6 +27,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    pools: bool = False
 
     def of(self, submit: Submit) -> Submit:
         """The request with what is wished."""
@@ -38,7 +39,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
             priority=self.priority,
             context_id=self.context_id,
             cache_salt=self.cache_salt,
-            sampling=replace(submit.sampling, logprobs=self.logprobs),
+            sampling=replace(submit.sampling, logprobs=self.logprobs, pools=self.pools),
             prompt_logprobs=scores,
         )
 

@@ -3,7 +3,15 @@
 from collections.abc import Iterator, Sequence
 
 from livescale.load.simulate.seeds.asks import PATIENCE_SECONDS, SeedAsk
-from livescale.load.simulate.seeds.evidence import answered, ends_answer, strikes, tellable, token_frames, undisturbed
+from livescale.load.simulate.seeds.evidence import (
+    answered,
+    ends_answer,
+    strikes,
+    tellable,
+    token_frames,
+    undisturbed,
+    vector_of,
+)
 from livescale.load.simulate.seeds.history import GATEWAY, AskOutcome, History, index_of, removed, updated
 from livescale.load.simulate.seeds.system import SeedSystem
 
@@ -28,9 +36,14 @@ def tokens(system: SeedSystem, history: History) -> Iterator[str]:
 
 
 def told(system: SeedSystem, history: History) -> Iterator[str]:
-    """A client that asks how likely tokens are is told of each of them once, and of the right one."""
+    """A client that asks how likely tokens are is told of each of them once, and of the right one. So is one that asks
+    for a vector."""
     for ask, answer in answered(system, history):
         if answer.end != "complete" or answer.record is None:
+            continue
+        if ask.wishes.pools:
+            if answer.told not in [vector_of(ask, version) for version in history.versions[ask.model]]:
+                yield f"request {answer.number} has a wrong vector"
             continue
         right = tellable(ask, answer.record.token_ids)
         of_answer, of_prompt = (answer.told.made, right.made), (answer.told.prompt, right.prompt)

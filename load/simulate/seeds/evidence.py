@@ -7,9 +7,15 @@ from math import inf
 from livescale.load.simulate.faults import MESSAGE_KINDS
 from livescale.load.simulate.seeds.asks import SeedAsk
 from livescale.load.simulate.seeds.history import COMMANDS, AskOutcome, History, SeedFault, Told
-from livescale.load.simulate.seeds.random_models import VOCABULARY
+from livescale.load.simulate.seeds.random_models import HIDDEN_SIZE, VOCABULARY
 from livescale.load.simulate.seeds.system import SeedSystem
-from livescale.services.worker.engine.modelled_steps import choose_token, even_logprobs, first_state, follow
+from livescale.services.worker.engine.modelled_steps import (
+    choose_token,
+    even_logprobs,
+    first_state,
+    follow,
+    made_up_vector,
+)
 from livescale.services.worker.scheduling.batch import TokenSampling
 from livescale.shared.bus.codec import decode
 from livescale.shared.messages.membership import LeaseChanged
@@ -43,6 +49,12 @@ def undisturbed(ask: SeedAsk, version: str, adapter: str | None = None) -> list[
         made.append(choose_token(state, sampling, VOCABULARY, ends=True))
         [state] = follow(state, made[-1:])
     return made
+
+
+def vector_of(ask: SeedAsk, version: str) -> Told:
+    """What is told of a request that asks for a vector."""
+    *_, state = follow(first_state(version), ask.ask.prompt)
+    return Told((TokenLogprobs(0.0, pooled=made_up_vector(state, HIDDEN_SIZE)),))
 
 
 def ends_answer(ask: SeedAsk, made: Sequence[int]) -> bool:

@@ -17,6 +17,7 @@ from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.messages.model_spec import Disaggregation
 from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.messages.transfers import LiveMode
+from livescale.shared.model.block_layout import block_layouts
 from livescale.shared.runtime.settings import HostCacheName, PolicyName
 from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, TopologyHost
 
@@ -25,6 +26,8 @@ LOAD_PATIENCE_SECONDS = 8.0  # of the planner: longer than any fault
 LIVE_MODES: Sequence[LiveMode] = get_args(LiveMode)
 POLICIES: Sequence[PolicyName] = get_args(get_args(PolicyName)[0])
 BINOMIAL: Sequence[PolicyName] = ("auto", "binomial")
+HOSTS = 2  # at most
+SMALL_CACHES_SHARE = 0.25  # of systems with as many
 HOST_CACHES: Sequence[HostCacheName] = ("pool", "pool", "ttl", "all")
 
 
@@ -95,6 +98,20 @@ def random_settings(
             kv_transfer=chance.choice(("by-layer", "by-request")),
         ),
     )
+
+
+def has_small_caches(seed: int, settings: VirtualClusterSettings) -> bool:
+    """Whether hosts of the system of a seed have room for little more than one model. Where each is to keep all models,
+    they need more."""
+    fits = len(settings.topology.hosts) == HOSTS and settings.registry.host_cache != "all"
+    return fits and Random(f"caches {seed}").random() < SMALL_CACHES_SHARE
+
+
+def with_small_caches(chance: Random, settings: VirtualClusterSettings) -> VirtualClusterSettings:
+    """The same cluster, with a host cache for the largest checkpoint and a part of another."""
+    sizes = [sum(one.size_bytes for one in block_layouts(config, "bfloat16")) for config in settings.models.values()]
+    size = int(max(sizes) * chance.choice((1.05, 1.3, 1.6)))
+    return replace(settings, host=replace(settings.host, cache_bytes=size))
 
 
 def unusual_settings(chance: Random, settings: VirtualClusterSettings) -> VirtualClusterSettings:

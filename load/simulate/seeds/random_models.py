@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from random import Random
 
+from msgspec.structs import replace
+
 from livescale.load.simulate.seeds.history import SeedFault
 from livescale.shared.messages.model_spec import ModelSpec, ScalingBounds
 from livescale.shared.messages.parameters import ModelConfig
 
 BOUNDS = ScalingBounds(decode_lo=0.1, decode_hi=0.25)  # a few requests at an instance ask for another
-VOCABULARY = 509
+VOCABULARY, HIDDEN_SIZE = 509, 64
 
 
 def random_models(chance: Random, workers: int) -> list[ModelSpec]:
@@ -32,11 +34,22 @@ def random_models(chance: Random, workers: int) -> list[ModelSpec]:
     return specs
 
 
+def with_more_ranks(chance: Random, specs: Sequence[ModelSpec], workers: int) -> list[ModelSpec]:
+    """The same models, of which some that are cut for two ranks are cut for four, where there are workers enough."""
+    made = list(specs)
+    for place, spec in enumerate(specs):
+        others = sum(one.min_instances * one.tensor_parallel_size for one in made if one.name != spec.name)
+        if spec.tensor_parallel_size == 2 and workers > 4 + others and chance.random() < 0.5:
+            most = min(spec.max_instances, workers // 4)
+            made[place] = replace(spec, tensor_parallel_size=4, max_instances=most)
+    return made
+
+
 def random_config(chance: Random) -> ModelConfig:
     return ModelConfig(
         family="llama",
         vocab_size=VOCABULARY,
-        hidden_size=64,
+        hidden_size=HIDDEN_SIZE,
         intermediate_size=256,
         num_hidden_layers=chance.randint(2, 8),
         num_attention_heads=4,

@@ -17,15 +17,23 @@ from livescale.load.simulate.seeds.adapters import (
 from livescale.load.simulate.seeds.asks import LOAD_SECONDS, SeedAsk, crowd_asks, has_wishes, random_asks, with_wishes
 from livescale.load.simulate.seeds.crowds import Crowd, crowd_faults, has_crowd
 from livescale.load.simulate.seeds.history import SeedFault, random_faults
-from livescale.load.simulate.seeds.random_cluster import random_settings, random_topology, unusual_settings
+from livescale.load.simulate.seeds.random_cluster import (
+    has_small_caches,
+    random_settings,
+    random_topology,
+    unusual_settings,
+    with_small_caches,
+)
 from livescale.load.simulate.seeds.random_models import (
     random_config,
     random_limits,
     random_models,
     random_removal,
     random_updates,
+    with_more_ranks,
 )
 from livescale.load.simulate.seeds.stories import Cast, random_story, up_and_down
+from livescale.load.simulate.seeds.vectors import asking_for_vectors, making_vectors, vector_models
 from livescale.shared.messages.model_spec import ModelSpec
 
 FEW_FAULTS = 2  # beside a story
@@ -63,7 +71,7 @@ def random_system(seed: int) -> SeedSystem:
     chance = Random(f"system {seed}")
     topology = random_topology(chance)
     workers = len(topology.gpus)
-    specs = random_models(chance, workers)
+    specs = with_more_ranks(Random(f"ranks of {seed}"), random_models(chance, workers), workers)
     routers = chance.choice((1, 2))
     processes = [f"{service}-0" for service in ("registry", "planner", "monitor", "gateway")]
     processes += [f"router-{number}" for number in range(routers)]
@@ -89,13 +97,22 @@ def random_system(seed: int) -> SeedSystem:
         changes = updates or random_removal(Random(f"removal of {seed}"), specs, LOAD_SECONDS)
         limits = random_limits(Random(f"limits of {seed}"), specs, workers, LOAD_SECONDS)
         faults, cluster = [*faults, *changes, *limits], replace(cluster, models={**cluster.models, **others})
-    adapters: list[ModelSpec] = []
-    if has_adapters(seed):
+    vectors, adapters = vector_models(seed, specs), list[ModelSpec]()
+    for spec in specs:
+        if spec.name in vectors:
+            asks, cluster = (
+                asking_for_vectors(asks, vectors),
+                making_vectors(Random(f"vectors of {seed}"), cluster, spec),
+            )
+    tellers = [spec for spec in specs if spec.name not in vectors]
+    if tellers and has_adapters(seed):
         drawn = Random(f"adapters of {seed}")
-        adapters = random_adapters(drawn, specs)
+        adapters = random_adapters(drawn, tellers)
         asks = with_adapters(drawn, asks, adapters)
         faults = [*faults, *random_changes(drawn, adapters, LOAD_SECONDS)]
         cluster = replace(cluster, worker=with_little_room(drawn, cluster.worker, cluster.models))
+    if has_small_caches(seed, cluster):
+        cluster = with_small_caches(Random(f"caches of {seed}"), cluster)
     return SeedSystem(
         seed=seed,
         cluster=cluster,

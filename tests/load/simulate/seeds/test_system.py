@@ -5,6 +5,8 @@ import pytest
 from livescale.load.simulate.seeds.asks import Wishes, has_wishes
 from livescale.load.simulate.seeds.random_cluster import LIVE_MODES
 from livescale.load.simulate.seeds.system import SeedSystem, kept, random_system
+from livescale.services.host.settings import HostSettings
+from livescale.shared.model.block_layout import block_layouts
 from livescale.shared.runtime.settings import PolicyName
 
 
@@ -31,7 +33,7 @@ def test_all_modes_roles_and_kinds_of_faults_occur(systems: list[SeedSystem]) ->
     assert {system.cluster.planner.live for system in systems} == set(LIVE_MODES)
     assert {system.cluster.router.disaggregation for system in systems} == {"off", "on", "auto"}
     assert {len(system.specs) for system in systems} == {1, 2}
-    assert {spec.tensor_parallel_size for system in systems for spec in system.specs} == {1, 2}
+    assert {spec.tensor_parallel_size for system in systems for spec in system.specs} == {1, 2, 4}
     assert {fault.what for system in systems for fault in system.faults} == {
         *("kill", "stop", "freeze", "part", "stall", "outage", "lose", "delay", "repeat", "cut-link", "noise"),
         *("slow-disk", "scale", "role", "limit", "update", "remove"),
@@ -57,6 +59,28 @@ def test_in_one_system_of_five_requests_use_adapters_and_often_more_than_there_i
     assert changes == {"update", "remove"}
 
 
+def test_in_one_system_of_ten_a_model_makes_vectors_and_nothing_else_is_asked_of_it(systems: list[SeedSystem]) -> None:
+    kinds = set()
+    for one in systems:
+        configs = {spec.name: one.cluster.models[spec.path] for spec in one.specs}
+        pools = {name for name, config in configs.items() if config.pooling != "none"}
+        assert all(ask.wishes.pools is (ask.model in pools) for ask in one.asks)
+        assert not any(adapter.base in pools for adapter in one.adapters)
+        kinds |= {(one.seed, configs[name].encodes) for name in pools}
+    assert 0.05 < len(kinds) / len(systems) < 0.2
+    assert {encodes for _, encodes in kinds} == {True, False}
+
+
+def test_some_hosts_have_room_for_one_model_only(systems: list[SeedSystem]) -> None:
+    usual = HostSettings().cache_bytes
+    small = [one for one in systems if one.cluster.host.cache_bytes != usual]
+    assert 0.05 < len(small) / len(systems) < 0.25
+    for one in small:
+        assert len(one.cluster.topology.hosts) == 2
+        sizes = [sum(block.size_bytes for block in block_layouts(c, "bfloat16")) for c in one.cluster.models.values()]
+        assert max(sizes) < one.cluster.host.cache_bytes < 2 * max(sizes)
+
+
 def test_a_part_of_a_system_is_the_same_system_with_fewer_requests_and_faults(systems: list[SeedSystem]) -> None:
     system = next(one for one in systems if len(one.faults) > 2 and len(one.asks) > 2)
     part = kept(system, [1], [0, 2])
@@ -67,7 +91,7 @@ def test_a_part_of_a_system_is_the_same_system_with_fewer_requests_and_faults(sy
 def test_in_one_system_of_five_clients_and_operators_want_what_few_want(systems: list[SeedSystem]) -> None:
     plain, unusual = ([one for one in systems if has_wishes(one.seed) is has] for has in (False, True))
     assert 0.1 < len(unusual) / len(systems) < 0.3
-    assert all(ask.wishes == Wishes() for one in plain for ask in one.asks)
+    assert all(ask.wishes in (Wishes(), Wishes(pools=True)) for one in plain for ask in one.asks)
     assert {one.cluster.planner.plan_policy for one in plain} == {"auto"}
     assert {one.cluster.planner.plan_policy for one in unusual} == set(get_args(get_args(PolicyName)[0]))
     wished = [ask.wishes for one in unusual for ask in one.asks]
