@@ -213,22 +213,26 @@ class Leases:
     def thaw(self, now: float) -> None:
         """Judge again: every member has one whole lease time to be heard."""
         self._frozen = False
-        for lease in self._leases.values():
-            if lease.member.lease != "dead":
-                lease.seen = now
+        self._give_time(self._leases, now)
+
+    def _give_time(self, ids: Iterable[str], now: float) -> None:
+        for id in ids:
+            if self.is_alive(id):
+                self._leases[id].seen = now
 
     def tick(self, now: float) -> list[LeaseMoved]:
         """Move the leases of silent members. It is meant to be called several times a second."""
         if self._frozen:
             return []
-        if self._is_deaf(now):
-            self.thaw(now)
+        deaf = {self._own} if self._is_deaf(now) else set[str]()
+        if deaf:  # until it hears itself: the others have one whole lease time from then on
+            self._give_time(self._leases.keys() - deaf, now)
         times = self._times
         # There may be thousands of members, nearly all of whom were heard a moment ago: they are looked at once.
         latest = now - min(times.suspect_seconds, times.dead_seconds, times.forget_seconds) + ROUNDING_SECONDS
         silent = sorted(id for id, lease in self._leases.items() if lease.seen <= latest)
         self._forget(silent, now)
-        moves = (self._judge(self._leases[id], now) for id in silent if id in self._leases)
+        moves = (self._judge(self._leases[id], now) for id in silent if id in self._leases and id not in deaf)
         return [move for move in moves if move is not None]
 
     def _is_deaf(self, now: float) -> bool:
