@@ -186,6 +186,7 @@ class Deployment:
     async def abort(self, command: Abort, context: Context) -> Ack:
         self._outgoing.abort(command.plan_id)
         if self.lifecycle.aborts(command.plan_id):
+            self.lifecycle.give_back()
             log.info("load_aborted", plan=command.plan_id, reason=command.reason)
             await end_tasks(self._loading_task)
             await self._release_if_loading(command.plan_id)
@@ -257,6 +258,7 @@ class Deployment:
 
     async def _release_if_loading(self, plan_id: str) -> None:
         if self.lifecycle.aborts(plan_id):
+            self.lifecycle.give_back()
             self._serving.lose(f"{self._id} gave up loading")
             self._serving.close()
             await self._release()

@@ -113,6 +113,29 @@ async def test_an_aborted_load_leaves_a_spare_worker_and_nothing_behind() -> Non
         await made.until(lambda: made.state("w-1") == "spare")
 
 
+async def test_a_load_that_is_being_aborted_does_not_come_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget, begun, may_end = Loading.forget, asyncio.Event(), asyncio.Event()
+
+    async def slow(self: Loading) -> None:
+        begun.set()
+        await may_end.wait()
+        await forget(self)
+
+    monkeypatch.setattr(Loading, "forget", slow)
+    async with fleet("w-1") as made:
+        await made.load("w-1", made.me)
+        made.feed("w-1")
+        await made.whole("w-1")
+        abort = Abort(plan_id="plan-1", reason="test")
+        aborting = asyncio.create_task(made.bus.call(ABORT, abort, timeout=5, id="w-1"))
+        await begun.wait()
+        with pytest.raises(Refusal, match="409: cannot serve m-w-1: it is being given back"):
+            await made.serve("w-1")
+        may_end.set()
+        await aborting
+        await made.until(lambda: made.state("w-1") == "spare")
+
+
 async def test_a_load_that_is_aborted_before_it_begins_leaves_no_flow_behind() -> None:
     async with fleet("w-1") as made:
         abort = Abort(plan_id="plan-1", reason="both came while the worker was stopped")

@@ -63,6 +63,7 @@ class Lifecycle:
         self.state = WorkerState.SPARE
         self.assignment: Assignment | None = None
         self.ready: set[int] = set()
+        self._gives_back = False  # what it loads
         self._drained = ""  # the instance that it was, until it loads another
         self._recalled = ""  # the last scale in that let it drain and recalled it
 
@@ -101,6 +102,10 @@ class Lifecycle:
         """
         return self.state is WorkerState.LOADING and 0 in ready and not self._is_all(ready)
 
+    def give_back(self) -> None:
+        """Note that what is loaded is being given back, and comes to serve no more."""
+        self._gives_back = True
+
     def go_live(self) -> None:
         """Go from loading to live: requests are taken while blocks arrive."""
         self._advance(WorkerState.LIVE)
@@ -126,6 +131,8 @@ class Lifecycle:
             return
         if self.state is WorkerState.DRAINING and not command.recall:
             raise Refusal(409, f"cannot serve {command.instance}: it is draining")
+        if self._gives_back:
+            raise Refusal(409, f"cannot serve {command.instance}: it is being given back")
         if not self.whole:
             raise Refusal(409, f"cannot serve {command.instance}: {len(self.ready)} blocks are ready, not all")
         self._advance(WorkerState.SERVING)
@@ -168,6 +175,7 @@ class Lifecycle:
         drained = self.assignment.instance if self.assignment and self.state is WorkerState.DRAINING else self._drained
         self._advance(WorkerState.SPARE)
         self._drained = drained
+        self._gives_back = False
         self.assignment = None
         self.ready = set()
 
