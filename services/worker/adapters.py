@@ -6,7 +6,9 @@ led here has none. A step that comes upon rows of one that was evicted meanwhile
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Collection, Iterator
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from functools import partial
 
 import structlog
@@ -64,7 +66,10 @@ class AdapterStore:
             self._use(version)
             return
         sequence.awaits_adapter = True
-        self._context.start(self._await(sequence, version), f"adapter of {request.request_id}")
+        self._start_waiting(sequence, version)
+
+    def _start_waiting(self, sequence: Sequence, version: str) -> None:
+        self._context.start(self._await(sequence, version), f"adapter of {sequence.request_id}")
 
     async def bring(self, version: str) -> None:
         """Return once an adapter is in the engine, on all ranks. Raises AdapterUnavailable."""
@@ -127,8 +132,9 @@ class AdapterStore:
             going = self._going(version, size_bytes)
             if going is None:
                 return False
-            for idle in going:
-                await self._evict(leader, idle)
+            with self._having_wait(going):
+                for idle in going:
+                    await self._evict(leader, idle)
             await self._context.runner.add_adapter(data)
             self._sizes[version] = size_bytes
         return True
@@ -148,17 +154,27 @@ class AdapterStore:
                 too_many -= its_bytes
         return None if too_many > 0 else going
 
+    @contextmanager
+    def _having_wait(self, going: Collection[str]) -> Iterator[None]:
+        """While these adapters go, and until they are back, run no step for what uses them. At once: a request that
+        waits for KV blocks now may have some at the next step."""
+        waiting = [one for one in self._requests() if one.adapter in going and not one.awaits_adapter]
+        for sequence in waiting:
+            sequence.awaits_adapter = True
+        for version in going:
+            if self._serving.scheduler is not None:
+                self._serving.scheduler.lose_adapter(version)
+        try:
+            yield
+        finally:
+            for sequence in waiting:
+                self._start_waiting(sequence, str(sequence.adapter))
+
     async def _evict(self, leader: GroupLeader, version: str) -> None:
-        """Have an adapter go. Requests that are to use it wait for it again."""
         self._sizes.pop(version, None)
         leader.forget(version)
         await self._context.runner.remove_adapter(version)
         log.info("adapter_evicted", version=version)
-        if self._serving.scheduler is not None:
-            self._serving.scheduler.lose_adapter(version)
-        for sequence in self._requests():
-            if sequence.adapter == version and not sequence.awaits_adapter:
-                self.hold(sequence)
 
     def _check_waiting(self, leader: GroupLeader, version: str, since: float) -> None:
         """Raises AdapterUnavailable where it makes no sense to wait for room any longer: a request waits until it is
