@@ -36,12 +36,12 @@ class Pool:
         return [self.entry(name) for name in self.names()]
 
     def entry(self, name: str) -> ModelEntry:
-        model = self._model(name)
+        model = self.registered(name)
         return model.entry(self.holds.holders(model.version))
 
     def next_entry(self, name: str) -> ModelEntry | None:
         """The version that is to replace this one, or None."""
-        model = self._model(name)
+        model = self.registered(name)
         return None if model.next is None else model.next.entry(model.created)
 
     def restore(self, entry: ModelEntry, manifest: Manifest | None, next: ModelEntry | None = None) -> None:
@@ -54,14 +54,11 @@ class Pool:
 
     def manifest(self, name: str) -> Manifest:
         """Raises Refusal 404 for an unknown model, 503 for one that cannot be loaded (yet)."""
-        model = self._model(name)
+        model = self.registered(name)
         if model.manifest is None:
             why = f"could not be read: {model.error}" if model.state == "failed" else "is still being read"
             raise Refusal(503, f"model {name!r} {why}", retry_after_ms=500)
         return model.manifest
-
-    def registered(self, name: str) -> RegisteredModel:
-        return self._model(name)
 
     def versions(self, name: str) -> tuple[str, str | None] | None:
         """The version that the name stands for, and the one that is to replace it; None for an unknown model.
@@ -74,7 +71,8 @@ class Pool:
         known = "" if model.manifest is None else model.version
         return known, None if model.next is None else model.next.version
 
-    def _model(self, name: str) -> RegisteredModel:
+    def registered(self, name: str) -> RegisteredModel:
+        """Raises Refusal 404 for an unknown model."""
         if name not in self._models:
             raise Refusal(404, f"model {name!r} is not registered; registered are: {', '.join(self.names()) or '-'}")
         return self._models[name]
@@ -177,7 +175,7 @@ class Pool:
 
     def remove(self, name: str, now: float) -> ModelEntry:
         """Take no requests from now on; the model is forgotten once its instances have drained. Raises Refusal 404."""
-        model = self._model(name)
+        model = self.registered(name)
         model.next = None
         model.removed_at = now if model.removed_at is None else model.removed_at
         return self.entry(name)
@@ -195,7 +193,7 @@ class Pool:
 
         Returns what has to happen first, or None where the instance may go. Raises Refusal 404.
         """
-        model = self._model(name)
+        model = self.registered(name)
         if model.removed_at is not None:
             return None
         model.kept_until = now + KEPT_SECONDS

@@ -113,7 +113,8 @@ async def test_an_aborted_load_leaves_a_spare_worker_and_nothing_behind() -> Non
         await made.until(lambda: made.state("w-1") == "spare")
 
 
-async def test_a_load_that_is_being_aborted_does_not_come_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+def held_up(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Have a worker let go of a load only once the second event is set; the first says that it has begun."""
     forget, begun, may_end = Loading.forget, asyncio.Event(), asyncio.Event()
 
     async def slow(self: Loading) -> None:
@@ -122,6 +123,11 @@ async def test_a_load_that_is_being_aborted_does_not_come_to_serve(monkeypatch: 
         await forget(self)
 
     monkeypatch.setattr(Loading, "forget", slow)
+    return begun, may_end
+
+
+async def test_a_load_that_is_being_aborted_does_not_come_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_end = held_up(monkeypatch)
     async with fleet("w-1") as made:
         await made.load("w-1", made.me)
         made.feed("w-1")
@@ -149,15 +155,8 @@ async def test_a_load_that_is_aborted_before_it_begins_leaves_no_flow_behind() -
 async def test_a_worker_declared_dead_in_mid_abort_loads_once_the_aborted_flows_have_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    forget, begun, may_end = Loading.forget, asyncio.Event(), asyncio.Event()
-
-    async def slow(self: Loading) -> None:
-        begun.set()
-        await may_end.wait()
-        await forget(self)
-
     async with fleet("w-1") as made:
-        monkeypatch.setattr(Loading, "forget", slow)
+        begun, may_end = held_up(monkeypatch)
         await made.load("w-1", made.me)
         abort = Abort(plan_id="plan-1", reason="test")
         aborting = asyncio.create_task(made.bus.call(ABORT, abort, timeout=5, id="w-1"))
@@ -168,7 +167,6 @@ async def test_a_worker_declared_dead_in_mid_abort_loads_once_the_aborted_flows_
         assert not done
         may_end.set()
         await asyncio.gather(aborting, loading)
-        monkeypatch.setattr(Loading, "forget", forget)
         made.feed("w-1", ticket=8)
         await made.whole("w-1")
 

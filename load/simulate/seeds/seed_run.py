@@ -32,7 +32,7 @@ class SeedRun:
         self.history = cluster.seen
         self._reports = LastReports(cluster)
         self._clients = Clients(cluster, system.asks)
-        self._trouble = Troublemaker(cluster, self._clients, [*system.specs, *system.adapters], system.seed)
+        self._trouble = Troublemaker(cluster, self._clients, system.registered, system.seed)
         self._lookout = Lookout(cluster, self._clients, self._reports)
 
     @property
@@ -43,10 +43,8 @@ class SeedRun:
     async def run(self) -> None:
         """Start the system, disturb it, and wait until it is at rest."""
         self._cluster.start_all()
-        for spec in self._system.specs:
+        for spec in self._system.registered:
             await register(self._cluster, spec)
-        for adapter in self._system.adapters:
-            await register(self._cluster, adapter)
         if not self._system.early:
             await until(self._is_ready, START_SECONDS, START_LOOK_SECONDS)
         self.history.ready_at = machine_time()

@@ -51,6 +51,11 @@ class SeedSystem(msgspec.Struct, frozen=True, kw_only=True):
     faults: list[SeedFault]
     early: bool
 
+    @property
+    def registered(self) -> list[ModelSpec]:
+        """What operators register, in their order: an adapter comes after its model."""
+        return [*self.specs, *self.adapters]
+
     def describe(self) -> str:
         """Say in a line what workers, hosts, models and settings the system has."""
         cluster = self.cluster
@@ -97,14 +102,18 @@ def random_system(seed: int) -> SeedSystem:
         changes = updates or random_removal(Random(f"removal of {seed}"), specs, LOAD_SECONDS)
         limits = random_limits(Random(f"limits of {seed}"), specs, workers, LOAD_SECONDS)
         faults, cluster = [*faults, *changes, *limits], replace(cluster, models={**cluster.models, **others})
-    vectors, adapters = vector_models(seed, specs), list[ModelSpec]()
-    for spec in specs:
+    return with_rare_kinds(SeedSystem(seed=seed, cluster=cluster, specs=specs, asks=asks, early=early, faults=faults))
+
+
+def with_rare_kinds(system: SeedSystem) -> SeedSystem:
+    """The same system, in which some seeds have a model that makes vectors, adapters, or small host caches."""
+    seed, cluster, asks, faults = system.seed, system.cluster, system.asks, system.faults
+    vectors, adapters = vector_models(seed, system.specs), list[ModelSpec]()
+    for spec in system.specs:
         if spec.name in vectors:
-            asks, cluster = (
-                asking_for_vectors(asks, vectors),
-                making_vectors(Random(f"vectors of {seed}"), cluster, spec),
-            )
-    tellers = [spec for spec in specs if spec.name not in vectors]
+            asks = asking_for_vectors(asks, vectors)
+            cluster = making_vectors(Random(f"vectors of {seed}"), cluster, spec)
+    tellers = [spec for spec in system.specs if spec.name not in vectors]
     if tellers and has_adapters(seed):
         drawn = Random(f"adapters of {seed}")
         adapters = random_adapters(drawn, tellers)
@@ -113,15 +122,7 @@ def random_system(seed: int) -> SeedSystem:
         cluster = replace(cluster, worker=with_little_room(drawn, cluster.worker, cluster.models))
     if has_small_caches(seed, cluster):
         cluster = with_small_caches(Random(f"caches of {seed}"), cluster)
-    return SeedSystem(
-        seed=seed,
-        cluster=cluster,
-        specs=specs,
-        adapters=adapters,
-        asks=asks,
-        early=early,
-        faults=faults,
-    )
+    return replace(system, cluster=cluster, adapters=adapters, asks=asks, faults=faults)
 
 
 def with_story(seed: int, cast: Cast, faults: list[SeedFault], busy_at: Sequence[float]) -> list[SeedFault]:
