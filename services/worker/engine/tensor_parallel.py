@@ -105,7 +105,7 @@ COLLECTIVE = timedelta(
 def open_store(address: str) -> tuple[Store, int]:
     """Open a store at which the ranks meet. Returns it with its port.
 
-    Raises RankLost where `address` is not one of this machine's.
+    Raises RankLost where `address` is not one of this machine's, or where the machine is too busy to connect to itself.
     """
     try:
         listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -113,7 +113,10 @@ def open_store(address: str) -> tuple[Store, int]:
         raise RankLost(f"cannot listen on {address}: {error}") from error
     port = listener.getsockname()[1]
     own = listener.detach()  # else it would listen on every address of the machine
-    return TCPStore(address, port, None, True, MEETING, wait_for_workers=False, master_listen_fd=own), port
+    try:
+        return TCPStore(address, port, None, True, MEETING, wait_for_workers=False, master_listen_fd=own), port
+    except RuntimeError as error:
+        raise RankLost(f"cannot reach the ranks' own store: {_first_line(error)}") from error
 
 
 def reach_store(address: str, port: int) -> Store:

@@ -144,18 +144,24 @@ def test_ranks_that_meet_gather_in_their_order() -> None:
 
 
 def test_a_rank_that_waits_for_another_that_does_not_come_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_parallel, "MEETING", timedelta(seconds=0.2))
     store, _ = open_store(HERE)
+    monkeypatch.setattr(tensor_parallel, "MEETING", timedelta(seconds=0.2))
     with pytest.raises(RankLost, match="the 2 ranks did not all connect: wait timeout"):
         ProcessGroup(store, 0, 2, HERE)
 
 
 def test_a_leader_that_is_not_there_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_parallel, "MEETING", timedelta(seconds=0.2))
     store, port = open_store(HERE)
     del store
+    monkeypatch.setattr(tensor_parallel, "MEETING", timedelta(seconds=0.2))
     with pytest.raises(RankLost, match="cannot reach the rank that leads"):
         reach_store(HERE, port)
+
+
+def test_a_machine_that_is_too_busy_to_meet_itself_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_parallel, "MEETING", timedelta())
+    with pytest.raises(RankLost, match=r"cannot reach the ranks' own store: .*timed out"):
+        open_store(HERE)
 
 
 def test_an_address_that_is_not_ours_is_named() -> None:
