@@ -137,7 +137,11 @@ class Planner:
         self._metrics.accepted(asked.model, target)
         self._store.add(scale)
         self._spans.begin(scale.record())
-        commands = scale.start(self._clock.wall())
+        now = self._clock.wall()
+        for other in self._store.recalling(scale.leaving):
+            other.yield_recalled(scale.leaving, now)
+            self._after(other, [])
+        commands = scale.start(now)
         log.info("planned", scale=scale.id, model=scale.model, actual=actual, target=target)
         self._after(scale, commands)
         return ScaleAccepted(

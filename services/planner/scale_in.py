@@ -1,6 +1,7 @@
 """A scale in as a state machine: instances drain until they have finished their requests. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from livescale.services.planner.fleet import ServingInstance
 from livescale.services.planner.running_scale import NodeCommand, RunningScale
@@ -57,6 +58,12 @@ class ScaleIn(RunningScale):
             order = Serve(plan_id=self.id, instance=instance, epoch=self._epochs[worker], recall=True)
             commands.append(NodeCommand(worker, order, why))
         return commands
+
+    def yield_recalled(self, instances: AbstractSet[str], now: float) -> None:
+        """Leave instances that this scale recalled to another one, which drains them again: an order to serve that is
+        sent once more would come after the other's order to drain."""
+        for worker in [worker for worker, instance in self._recalled.items() if instance in instances]:
+            self._not_recalled(worker, "another scale drains it again", now)
 
     def start(self, now: float) -> list[NodeCommand]:
         self._move("draining")
@@ -134,7 +141,8 @@ class ScaleIn(RunningScale):
         return []
 
     def _not_recalled(self, worker: str, why: str, at: float) -> list[NodeCommand]:
-        """Go on without an instance that could not be recalled: it drains to its end, or is gone."""
+        """Go on without an instance that could not be recalled: it drains to its end, or is gone, or another scale
+        drains it."""
         if self._recalled.pop(worker, None) is not None:
             self._note_again("not_recalled", at, worker, why)
             self._look(at)

@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from itertools import count, islice
 
 from msgspec.structs import replace
 
 from livescale.services.planner.running_scale import RunningScale
+from livescale.services.planner.scale_in import ScaleIn
 from livescale.services.planner.scale_out import ScaleOut
 from livescale.services.planner.targets import FlowsUnderWay
 from livescale.shared.messages.membership import Role
@@ -72,6 +74,10 @@ class ScaleStore:
     def coming(self, model: str) -> frozenset[str]:
         """Return the instances of this model that running scales are going to add."""
         return frozenset(id for scale in self.running() if scale.model == model for id in scale.coming)
+
+    def recalling(self, instances: AbstractSet[str]) -> list[ScaleIn]:
+        """Return the running scales that have recalled any of these instances."""
+        return [one for one in self.running() if isinstance(one, ScaleIn) and one.coming & instances]
 
     def planned(self, model: str) -> list[PlannedInstance]:
         """Return the instances of this model that running scales are going to add, as they were planned."""

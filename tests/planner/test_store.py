@@ -46,6 +46,22 @@ def test_what_one_scale_adds_another_may_drain_and_recall_meanwhile() -> None:
     assert [one.id for one in store.planned("m")] == ["i-a"]
 
 
+def test_what_one_scale_recalled_another_may_drain_and_recall_before_it_says_that_it_serves() -> None:
+    store, drained = ScaleStore(first_ticket=1), [ServingInstance("i-a", ("a",), 0)]
+    first, second = (ScaleIn(id, decision("in"), drained, {"a": 1}, 60.0) for id in ("scale-1", "scale-2"))
+    first.start(11.0)
+    store.add(first)
+    [order] = first.recall(["a"], "more are needed", 12.0)
+    store.add(second)
+    assert store.recalling(second.leaving) == [first]
+    first.yield_recalled(second.leaving, 13.0)
+    second.start(13.0)
+    assert (first.wants(order), first.state, store.leaving()) == (False, "done", {"i-a"})
+    second.recall(["a"], "more are needed", 14.0)
+    store.check_invariants()
+    assert (store.recalling({"i-a"}), store.recalling({"i-b"})) == ([second], [])
+
+
 def test_who_receives_from_a_stranded_target_of_another_plan_passes_nothing_on() -> None:
     store = ScaleStore(first_ticket=1)
     ahead = running("scale-1", "a")
