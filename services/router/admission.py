@@ -15,8 +15,9 @@ from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.requests import Submit
 from livescale.shared.runtime.settings import RoutingName
 
-# A new router has to hear every worker once before it can say that one is missing.
-SETTLE_SECONDS = 3.0
+# A new router has to hear every worker once before it can say that one is missing. It may take this long: a worker may
+# stop for nearly a lease, and some of the reports that it then sends are lost.
+SETTLE_SECONDS = 5.0
 # A worker that died is usually started again; on a busy machine that takes a while.
 REPLACEMENT_SECONDS = 120.0
 UNKNOWN_BYTES = 2**63  # size of a worker that died before this router heard it: it may have been large enough

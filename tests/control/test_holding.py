@@ -81,7 +81,7 @@ def test_without_any_worker_a_request_is_refused_at_once() -> None:
     async def main() -> None:
         async with control_plane(workers=0, register=False) as plane:
             await plane.register(spec("z", min_instances=0))
-            await asyncio.sleep(4.0)
+            await asyncio.sleep(6.0)
             with pytest.raises(Refusal, match="'z' cannot be loaded: no worker is alive") as refused:
                 await plane.gateway.submit("r", model="z")
             assert (refused.value.code, refused.value.retry_after_ms) == (503, None)
