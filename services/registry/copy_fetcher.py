@@ -7,10 +7,11 @@ import structlog
 
 from livescale.services.registry.fetches import CopyFetch, CopyTickets
 from livescale.services.registry.pool import Pool
-from livescale.shared.bus.contract import BusError, Context, Subscription
+from livescale.shared.bus.contract import BusError, CallTimeout, Context, Subscription
 from livescale.shared.messages.membership import Member
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.registry import FetchModel
 from livescale.shared.messages.transfers import Transfer
 from livescale.shared.process.run import World
 from livescale.shared.subjects import FETCH_MODEL, SEND
@@ -69,19 +70,29 @@ class CopyFetcher:
 
         The host itself tells of what does not arrive.
         """
-        host, to_host = fetch.host.id, Context(epoch=fetch.host.epoch)
+        host = fetch.host.id
         fetch.is_asking = True
         try:
             while True:
                 source = self._next_source(fetch)
                 # The receiver first: it asks the sender for what it lacks.
                 ask = fetch.ask(source, self._tickets.next())
-                await self._bus.call(FETCH_MODEL, ask, timeout=COMMAND_SECONDS, context=to_host, id=host)
+                await self._ask(fetch, ask)
                 if source is None or await self._sends(fetch, source):
                     log.info("copy_fetched", model=fetch.spec.name, host=host, source=source.id if source else "disk")
                     return
         finally:
             fetch.is_asking = False
+
+    async def _ask(self, fetch: CopyFetch, ask: FetchModel) -> None:
+        """Command the host, once more where it does not answer: one whose answer is lost waits for a sender."""
+        host, context = fetch.host.id, Context(epoch=fetch.host.epoch)
+        try:
+            await self._bus.call(FETCH_MODEL, ask, timeout=COMMAND_SECONDS, context=context, id=host)
+        except CallTimeout:
+            if fetch.is_over(self._members()):
+                raise
+            await self._bus.call(FETCH_MODEL, ask, timeout=COMMAND_SECONDS, context=context, id=host)
 
     def _next_source(self, fetch: CopyFetch) -> Member | None:
         members = self._members()

@@ -5,7 +5,9 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from livescale.shared.bus.contract import Refusal
+from livescale.services.registry.copy_fetcher import COMMAND_SECONDS
+from livescale.shared.bus.contract import Ack, Context, Refusal
+from livescale.shared.messages.registry import FetchModel
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBus
 from tests.control.control_plane import control_plane, spec
@@ -85,6 +87,28 @@ def test_a_copy_whose_source_dies_on_the_way_goes_on_from_who_else_has_it() -> N
             assert [index for _, index in other.brought] == list(range(BLOCKS))
             assert {sender for sender, _ in other.brought} == {"worker-0", "worker-1"}
             assert other.reads == []
+            assert "host-1" in await copies(plane, "m")
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_host_whose_answer_is_lost_is_told_of_the_copy_again_and_gets_it_over_the_link() -> None:
+    async def main() -> None:
+        async with control_plane(workers=1) as plane:
+            await plane.kill("host-0")
+            other, plans = plane.add_host(1), list[str]()
+            obey = other.fetch
+
+            async def obey_late(fetch: FetchModel, context: Context) -> Ack:
+                plans.append(fetch.plan_id)
+                answer = await obey(fetch, context)
+                await asyncio.sleep(COMMAND_SECONDS if len(plans) == 1 else 0.0)
+                return answer
+
+            other.fetch = obey_late  # type: ignore[method-assign]
+            await asyncio.sleep(COMMAND_SECONDS + 3.0)
+            assert (len(plans), len(set(plans))) == (2, 1)
+            assert {sender for sender, _ in other.brought} == {"worker-0"}
             assert "host-1" in await copies(plane, "m")
 
     virtual_time.run(main(), limit_seconds=100)
