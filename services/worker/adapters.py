@@ -188,9 +188,9 @@ class AdapterStore:
 
     def _used(self, wanted: str) -> set[str]:
         """The adapters that may not go for the one that is wanted: those of requests that have KV blocks, and of
-        requests before the first that wants it. So whoever is first in line for blocks is so for adapters, too: else
-        one could wait for the blocks of another, which waits for its adapter."""
-        requests = self._requests()
+        requests before the first that wants it. Who has blocks comes first, as one may wait for these that is before it
+        in line and has its adapter already: each would wait for the other."""
+        requests = sorted(self._requests(), key=lambda one: not one.blocks)
         first = next((place for place, one in enumerate(requests) if one.adapter == wanted), len(requests))
         kept = (one.adapter for place, one in enumerate(requests) if place < first or one.blocks)
         return {adapter for adapter in kept if adapter is not None}

@@ -22,6 +22,7 @@ from tests.worker.engine.made_up import made_up_tokens
 
 SIZE = made_up_adapter(Path("/adapters/x"), CONFIG, "bfloat16").size_bytes
 KV_TOKEN_BYTES = 12 * 2 * 16 * 2
+FIRST = -10  # the priority of a request that goes before all that came with none
 
 
 async def adapter(made: VirtualCluster, name: str) -> AdapterUse:
@@ -37,8 +38,8 @@ async def adapter(made: VirtualCluster, name: str) -> AdapterUse:
     return found
 
 
-def ask_with(made: VirtualCluster, ask: Ask, use: AdapterUse) -> asyncio.Task[RequestRecord]:
-    submit = replace(submit_of(made.gateway, "m", ask, 100.0), adapter=use)
+def ask_with(made: VirtualCluster, ask: Ask, use: AdapterUse, priority: int = 0) -> asyncio.Task[RequestRecord]:
+    submit = replace(submit_of(made.gateway, "m", ask, 100.0), adapter=use, priority=priority)
     return asyncio.create_task(send(made.gateway, ask, submit, lambda piece: None))
 
 
@@ -64,6 +65,29 @@ def test_a_request_that_waits_for_kv_blocks_keeps_no_adapter_from_one_that_has_t
                 running.append(ask_with(made, ask, use))
                 await asyncio.sleep(0.05)
             for ask, use, one in zip(prompts, uses, running, strict=True):
+                await check(made, await one, ask, use)
+            return made.now - began
+
+    with quiet():
+        assert virtual_time.run(main()) < 5.0
+
+
+def test_a_request_that_comes_first_and_has_its_adapter_takes_none_from_one_whose_kv_blocks_it_waits_for() -> None:
+    told = settings(1)
+    few = replace(told.worker, adapter_bytes=SIZE, kv_bytes=1_200 * KV_TOKEN_BYTES)
+
+    async def main() -> float:
+        async with virtual_cluster(replace(told, worker=few)) as made:
+            await registered(made)
+            [x, y] = [await adapter(made, name) for name in ("x", "y")]
+            [short, *long] = [*asks(1, 1.0, 40, 200), *asks(2, 1.0, 700, 40)]
+            began = made.now
+            running = [ask_with(made, short, x)]
+            await asyncio.sleep(0.05)
+            running.append(ask_with(made, replace(long[0], index=1), y))  # it has blocks, and no adapter
+            await asyncio.sleep(0.05)
+            running.append(ask_with(made, replace(long[1], index=2), x, FIRST))  # and this one has no blocks
+            for ask, use, one in zip([short, *long], [x, y, x], running, strict=True):
                 await check(made, await one, ask, use)
             return made.now - began
 
