@@ -70,7 +70,12 @@ class VirtualCluster:
 
     @property
     def gateway(self) -> HeadlessGateway:
-        actor = self.processes["gateway-0"].actor
+        """The first gateway, which clients ask where there are no others."""
+        return self.find_gateway("gateway-0")
+
+    def find_gateway(self, id: str) -> HeadlessGateway:
+        """A gateway that runs. Raises KeyError for one that does not."""
+        actor = self.processes[id].actor
         assert isinstance(actor, HeadlessGateway)
         return actor
 

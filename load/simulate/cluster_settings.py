@@ -31,14 +31,16 @@ class ProcessPlace(NamedTuple):
 class VirtualClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is started: a host for each host of the topology, a worker for each GPU, and one of each other service.
 
-    All but the first of the `routers` stand by. `models` are the checkpoints on every disk, by path. `seed` varies what
-    messages take, by half of `message_seconds` more or less. On the `wire` each reader decodes them, as on a real bus.
+    All but the first of the `routers` stand by; clients may ask any of the `gateways`. `models` are the checkpoints on
+    every disk, by path. `seed` varies what messages take, by half of `message_seconds` more or less. On the `wire` each
+    reader decodes them, as on a real bus.
     """
 
     topology: Topology
     models: Mapping[str, ModelConfig]
     seed: int = 0
     routers: int = 1
+    gateways: int = 1
     message_seconds: float = MESSAGE_SECONDS
     wire: bool = True
     keep_events: bool = True
@@ -53,6 +55,7 @@ class VirtualClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
         """All processes by id, in the order in which they are started."""
         found = {f"{service}-0": ProcessPlace(service, CONTROL_HOST) for service in CONTROL}
         found |= {f"router-{number}": ProcessPlace("router", CONTROL_HOST) for number in range(1, self.routers)}
+        found |= {f"gateway-{number}": ProcessPlace("gateway", CONTROL_HOST) for number in range(1, self.gateways)}
         workers = 0
         for number, host in enumerate(self.topology.hosts):
             found[f"host-{number}"] = ProcessPlace("host", host.id, host.id)

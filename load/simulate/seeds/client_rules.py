@@ -12,7 +12,7 @@ from livescale.load.simulate.seeds.evidence import (
     undisturbed,
     vector_of,
 )
-from livescale.load.simulate.seeds.history import GATEWAY, AskOutcome, History, index_of, removed, updated
+from livescale.load.simulate.seeds.history import AskOutcome, History, index_of, is_gateway, removed, updated
 from livescale.load.simulate.seeds.system import SeedSystem
 
 VERSION_GONE = "the version of the model that began this request is gone"
@@ -56,7 +56,7 @@ def told(system: SeedSystem, history: History) -> Iterator[str]:
 def ends_once(system: SeedSystem, history: History) -> Iterator[str]:
     """A request ends once: with all tokens, or by its client, its deadline or the death of its gateway, or as the
     version that began it is gone."""
-    gateway_ends = any(fault.what in ("kill", "stop") and fault.who == GATEWAY for fault in system.faults)
+    gateway_ends = any(fault.what in ("kill", "stop") and is_gateway(fault.who) for fault in system.faults)
     for ask, answer in answered(system, history):
         reason = answer.record.finish_reason if answer.record is not None else None
         allowed = {

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from livescale.load.simulate.client import find_adapter, send, submit_of
 from livescale.load.simulate.cluster import VirtualCluster
 from livescale.load.simulate.seeds.asks import SeedAsk
-from livescale.load.simulate.seeds.history import AGAIN, GATEWAY, AskOutcome, Told
+from livescale.load.simulate.seeds.history import AGAIN, AskOutcome, Told, is_gateway
 from livescale.services.gateway.output import TextPiece
 
 LOOK_SECONDS = 0.1
@@ -22,7 +22,7 @@ class Clients:
         self.answers: list[AskOutcome] = []
         self._cluster = cluster
         self._asks = asks
-        self._attempts: set[asyncio.Task[AskOutcome | float]] = set()
+        self._attempts: dict[asyncio.Task[AskOutcome | float], str] = {}  # and the gateway that each asks
 
     @property
     def are_done(self) -> bool:
@@ -45,9 +45,9 @@ class Clients:
             for number, ask in enumerate(self._asks):
                 group.create_task(self._serve(number, ask))
 
-    def break_connections(self) -> None:
-        """Break every connection, as the gateway is gone."""
-        for attempt in self._attempts:
+    def break_connections(self, to: str) -> None:
+        """Break every connection to this process, as it is gone."""
+        for attempt in [one for one, gateway in self._attempts.items() if gateway == to]:
             attempt.cancel()
 
     async def _serve(self, number: int, ask: SeedAsk) -> None:
@@ -63,15 +63,14 @@ class Clients:
         loop = asyncio.get_running_loop()
         until, index = loop.time() + ask.patience, ask.ask.index
         while True:
-            while GATEWAY not in self._cluster.processes:  # noqa: ASYNC110 nobody tells when it is there again
-                await asyncio.sleep(LOOK_SECONDS)
-            work = self._attempt(number, ask, index, until - loop.time())
+            gateway = await self._choose_gateway(index)
+            work = self._attempt(number, ask, gateway, index, until - loop.time())
             attempt: asyncio.Task[AskOutcome | float] = asyncio.create_task(work)
-            self._attempts.add(attempt)
+            self._attempts[attempt] = gateway
             try:
                 await asyncio.wait([attempt])
             finally:
-                self._attempts.discard(attempt)
+                del self._attempts[attempt]
                 attempt.cancel()
             if attempt.cancelled():
                 return AskOutcome(number, "broken")
@@ -81,9 +80,17 @@ class Clients:
             index += AGAIN
             await asyncio.sleep(result)
 
-    async def _attempt(self, number: int, ask: SeedAsk, index: int, seconds: float) -> AskOutcome | float:
+    async def _choose_gateway(self, index: int) -> str:
+        """A gateway that runs, once there is one: who is sent again is sent to the next."""
+        gateways = [id for id in self._cluster.ids if is_gateway(id)]
+        # Nobody tells when one is there again.
+        while not (running := [id for id in gateways if id in self._cluster.processes]):  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)
+        return running[(index + index // AGAIN) % len(running)]
+
+    async def _attempt(self, number: int, ask: SeedAsk, at: str, index: int, seconds: float) -> AskOutcome | float:
         """The answer, or after how many seconds to ask again."""
-        sent, gateway, pieces = replace(ask.ask, index=index), self._cluster.gateway, list[TextPiece]()
+        sent, gateway, pieces = replace(ask.ask, index=index), self._cluster.find_gateway(at), list[TextPiece]()
         adapter = None if ask.adapter is None else await find_adapter(gateway.backend.bus, ask.adapter)
         if ask.adapter is not None and adapter is None:
             return AskOutcome(number, "late") if seconds < 0 else AGAIN_SECONDS

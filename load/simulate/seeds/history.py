@@ -4,7 +4,7 @@ of the event loop."""
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -14,12 +14,13 @@ from livescale.load.simulate.faults import FaultKind
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.requests import TokenLogprobs
 
-SeedFaultKind = Literal[FaultKind, "stop", "stall", "outage", "noise", "scale", "role", "limit", "update", "remove"]
+Command = Literal["scale", "role", "limit", "update", "form", "remove"]  # of operators
+SeedFaultKind = Literal[FaultKind, "stop", "stall", "outage", "noise", Command]
 WorkerMoment = Literal["loading", "live", "draining", "emptying", "taking over", "handing over", "moving KV"]
 Moment = Literal["", WorkerMoment, "sending", "queueing", "reading"]
 GATEWAY = "gateway-0"
 AGAIN = 1_000  # what the number of a request grows by where its client sends it again
-COMMANDS = ("scale", "role", "limit", "update", "remove")  # of operators
+COMMANDS: Sequence[Command] = get_args(Command)
 FAULT_SECONDS = 10.0  # in which faults begin
 OFTEN = ("registry-", "router-", "planner-", "host-")  # services whose processes are struck twice as often as others
 ROLES: tuple[Role, ...] = ("prefill", "decode", "colocated")
@@ -37,6 +38,7 @@ class SeedFault(msgspec.Struct, frozen=True):
     - scale, role: an operator wants `amount` instances of the model `who`, or another `role` of a worker.
     - limit: an operator lets the model `who` have at most `amount` instances.
     - update: an operator registers the model `who` with the checkpoint `other`, so that it becomes another version.
+    - form: an operator registers the model `who` in another form, `other` is `name=value`: that is a version, too.
     - remove: an operator removes the model `who`, and registers it again as soon after as it is taken.
 
     With `when` it strikes as soon after `at` as a process does that, and that process where `who` is nobody; `wait`
@@ -72,9 +74,14 @@ class SeedFault(msgspec.Struct, frozen=True):
         return f"{self.at:6.2f} s {self.what} {' '.join(part for part in details if part)}"
 
 
+def is_gateway(id: str) -> bool:
+    """Whether this is a process that clients ask."""
+    return id.startswith("gateway-")
+
+
 def updated(faults: Iterable[SeedFault]) -> set[str]:
     """The models that an operator updates."""
-    return {fault.who for fault in faults if fault.what == "update"}
+    return {fault.who for fault in faults if fault.what in ("update", "form")}
 
 
 def removed(faults: Iterable[SeedFault]) -> set[str]:
@@ -139,7 +146,7 @@ class FaultMakers:
         """A gateway's clients are part of it here, so that it is not away without them."""
         what: SeedFaultKind = self._chance.choice(("freeze", "part"))
         who = self._anyone()
-        return SeedFault(at, what, self._workers[0] if who == GATEWAY else who, self._chance.uniform(0.1, 5.0))
+        return SeedFault(at, what, self._workers[0] if is_gateway(who) else who, self._chance.uniform(0.1, 5.0))
 
     def _all(self, at: float) -> SeedFault:
         what: SeedFaultKind = self._chance.choice(("stall", "outage"))

@@ -38,11 +38,17 @@ def with_more_ranks(chance: Random, specs: Sequence[ModelSpec], workers: int) ->
     """The same models, of which some that are cut for two ranks are cut for four, where there are workers enough."""
     made = list(specs)
     for place, spec in enumerate(specs):
-        others = sum(one.min_instances * one.tensor_parallel_size for one in made if one.name != spec.name)
+        others = workers_of_others(made, spec)
         if spec.tensor_parallel_size == 2 and workers > 4 + others and chance.random() < 0.5:
             most = min(spec.max_instances, workers // 4)
             made[place] = replace(spec, tensor_parallel_size=4, max_instances=most)
     return made
+
+
+def workers_of_others(specs: Sequence[ModelSpec], spec: ModelSpec) -> int:
+    """How many workers the fewest instances of all other models take, and of each at least one instance: one that has
+    none gets it once it is asked for."""
+    return sum(max(one.min_instances, 1) * one.tensor_parallel_size for one in specs if one.name != spec.name)
 
 
 def random_config(chance: Random) -> ModelConfig:

@@ -16,6 +16,8 @@ from livescale.load.simulate.seeds.adapters import (
 )
 from livescale.load.simulate.seeds.asks import LOAD_SECONDS, SeedAsk, crowd_asks, has_wishes, random_asks, with_wishes
 from livescale.load.simulate.seeds.crowds import Crowd, crowd_faults, has_crowd
+from livescale.load.simulate.seeds.forms import has_forms, random_forms, with_more_room
+from livescale.load.simulate.seeds.gateways import count_gateways, random_ends
 from livescale.load.simulate.seeds.history import SeedFault, random_faults
 from livescale.load.simulate.seeds.random_cluster import (
     has_small_caches,
@@ -65,8 +67,9 @@ class SeedSystem(msgspec.Struct, frozen=True, kw_only=True):
             for spec in self.specs
         )
         adapters = f"{len(self.adapters)} adapters, " if self.adapters else ""
+        gateways = f"{cluster.gateways} gateways, " if cluster.gateways > 1 else ""
         return (
-            f"{gpus} workers, live {cluster.planner.live}, disaggregation {cluster.planner.disaggregation}, "
+            f"{gpus} workers, {gateways}live {cluster.planner.live}, disaggregation {cluster.planner.disaggregation}, "
             f"models {models}, {adapters}{len(self.asks)} requests, {len(self.faults)} faults"
         )
 
@@ -80,6 +83,8 @@ def random_system(seed: int) -> SeedSystem:
     routers = chance.choice((1, 2))
     processes = [f"{service}-0" for service in ("registry", "planner", "monitor", "gateway")]
     processes += [f"router-{number}" for number in range(routers)]
+    gateways = count_gateways(seed)
+    processes += [f"gateway-{number}" for number in range(1, gateways)]
     processes += [f"host-{number}" for number in range(len(topology.hosts))]
     processes += [f"worker-{number}" for number in range(workers)]
     configs = {spec.path: random_config(chance) for spec in specs}
@@ -88,7 +93,7 @@ def random_system(seed: int) -> SeedSystem:
     busy_at = [0.0] if early else [ask.ask.at for ask in asks]
     models = [spec.name for spec in specs]
     faults = random_faults(chance, processes, models, busy_at)
-    cluster = replace(random_settings(chance, seed, topology, configs), routers=routers)
+    cluster = replace(random_settings(chance, seed, topology, configs), routers=routers, gateways=gateways)
     if has_crowd(seed):
         crowd = Crowd(Random(f"crowd of {seed}"), processes, specs)
         asks, faults = crowd_asks(crowd.chance, models), crowd_faults(crowd)
@@ -106,9 +111,11 @@ def random_system(seed: int) -> SeedSystem:
 
 
 def with_rare_kinds(system: SeedSystem) -> SeedSystem:
-    """The same system, in which some seeds have a model that makes vectors, adapters, or small host caches."""
+    """The same system, in which some seeds have gateways that end, a model that makes vectors, adapters, models that
+    change their form, or small host caches."""
     seed, cluster, asks, faults = system.seed, system.cluster, system.asks, system.faults
     vectors, adapters = vector_models(seed, system.specs), list[ModelSpec]()
+    faults = [*faults, *random_ends(seed, cluster.gateways, LOAD_SECONDS)]
     for spec in system.specs:
         if spec.name in vectors:
             asks = asking_for_vectors(asks, vectors)
@@ -120,7 +127,11 @@ def with_rare_kinds(system: SeedSystem) -> SeedSystem:
         asks = with_adapters(drawn, asks, adapters)
         faults = [*faults, *random_changes(drawn, adapters, LOAD_SECONDS)]
         cluster = replace(cluster, worker=with_little_room(drawn, cluster.worker, cluster.models))
-    if has_small_caches(seed, cluster):
+    if not vectors and has_forms(seed):
+        workers = len(cluster.topology.gpus)
+        faults = [*faults, *random_forms(Random(f"forms of {seed}"), system.specs, workers, LOAD_SECONDS)]
+        cluster = with_more_room(cluster)
+    elif has_small_caches(seed, cluster):
         cluster = with_small_caches(Random(f"caches of {seed}"), cluster)
     return replace(system, cluster=cluster, adapters=adapters, asks=asks, faults=faults)
 

@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
 
+import msgspec
 from msgspec.structs import asdict, replace
 
 from livescale.load.simulate.cluster import VirtualProcess
 from livescale.load.simulate.faults import MESSAGE_KINDS, ClusterFault, ClusterFaultInjector
 from livescale.load.simulate.seeds.clients import Clients
-from livescale.load.simulate.seeds.history import GATEWAY, SeedFault
+from livescale.load.simulate.seeds.history import SeedFault, is_gateway
 from livescale.load.simulate.seeds.moments import processes_that_are
 from livescale.load.simulate.seeds.watched import WatchedCluster
 from livescale.load.simulate.start import register
@@ -68,11 +69,11 @@ class Troublemaker:
             fault = replace(fault, who=who, at=machine_time() - self._began)
         self.struck.append(fault)
         match fault.what:
-            case "scale" | "role" | "limit" | "update":
+            case "scale" | "role" | "limit" | "update" | "form":
                 await self._command(fault)
             case "remove":
                 await self._remove(fault)
-            case "stop" | "kill" if fault.what == "stop" or fault.who == GATEWAY:
+            case "stop" | "kill" if fault.what == "stop" or is_gateway(fault.who):
                 await self._end(fault)
             case "stall":
                 await self._stall(fault.seconds)
@@ -106,8 +107,7 @@ class Troublemaker:
         if process is not None:
             # One that stands still does not hear that it is to end.
             await (cluster.kill(id) if fault.what == "kill" or process.sleep.is_stopped else cluster.stop(id))
-            if id == GATEWAY:
-                self._clients.break_connections()
+            self._clients.break_connections(id)
         await asyncio.sleep(fault.seconds)
         if id not in cluster.processes:
             cluster.start(id)
@@ -124,6 +124,10 @@ class Troublemaker:
                     limited = ModelSpec(name=fault.who, path="", max_instances=int(fault.amount))
                     register = Register(spec=limited, named=["max_instances"])
                     await bus.call(REGISTER, register, timeout=COMMAND_SECONDS)
+                case "form":
+                    name, _, value = fault.other.partition("=")
+                    other = msgspec.convert({"name": fault.who, "path": "", name: value}, ModelSpec, strict=False)
+                    await bus.call(REGISTER, Register(spec=other, named=[name]), timeout=COMMAND_SECONDS)
                 case _:
                     other = ModelSpec(name=fault.who, path=fault.other)
                     await bus.call(REGISTER, Register(spec=other, named=["path"]), timeout=COMMAND_SECONDS)
@@ -150,9 +154,8 @@ class Troublemaker:
         held, until = dict[int, VirtualProcess](), machine_time() + seconds
         while machine_time() < until:
             for process in self._cluster.processes.values():
-                if id(process) not in held:
-                    held[id(process)] = process
-                    process.sleep.stop()
+                held[id(process)] = process
+                process.sleep.stop()  # again, as a freeze that is over meanwhile wakes it
             await asyncio.sleep(min(STALL_LOOK_SECONDS, until - machine_time()))
         for process in held.values():
             process.sleep.go_on()

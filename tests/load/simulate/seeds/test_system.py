@@ -36,7 +36,7 @@ def test_all_modes_roles_and_kinds_of_faults_occur(systems: list[SeedSystem]) ->
     assert {spec.tensor_parallel_size for system in systems for spec in system.specs} == {1, 2, 4}
     assert {fault.what for system in systems for fault in system.faults} == {
         *("kill", "stop", "freeze", "part", "stall", "outage", "lose", "delay", "repeat", "cut-link", "noise"),
-        *("slow-disk", "scale", "role", "limit", "update", "remove"),
+        *("slow-disk", "scale", "role", "limit", "update", "form", "remove"),
     }
     assert any(not system.faults for system in systems)
     moments = {fault.when for system in systems for fault in system.faults}
@@ -79,6 +79,31 @@ def test_some_hosts_have_room_for_one_model_only(systems: list[SeedSystem]) -> N
         assert len(one.cluster.topology.hosts) == 2
         sizes = [sum(block.size_bytes for block in block_layouts(c, "bfloat16")) for c in one.cluster.models.values()]
         assert max(sizes) < one.cluster.host.cache_bytes < 2 * max(sizes)
+
+
+def test_in_some_systems_models_get_other_forms_and_find_workers_for_all_of_their_ranks(
+    systems: list[SeedSystem],
+) -> None:
+    changing = [(one, fault) for one in systems for fault in one.faults if fault.what == "form"]
+    assert 0.05 < len({one.seed for one, _ in changing}) / len(systems) < 0.25
+    assert {fault.other for _, fault in changing} == {
+        *("dtype=float32", "dtype=bfloat16", "layout=panels", "layout=plain", "kv_cache_dtype=fp8"),
+        *("kv_cache_dtype=auto", "tensor_parallel_size=1", "tensor_parallel_size=2", "tensor_parallel_size=4"),
+    }
+    for system in {one.seed: one for one, _ in changing}.values():
+        most = {spec.name: spec.tensor_parallel_size for spec in system.specs}
+        for fault in system.faults:
+            if fault.other.startswith("tensor_parallel_size="):
+                most[fault.who] = max(most[fault.who], int(fault.other[-1]))
+        assert sum(most.values()) <= len(system.cluster.topology.gpus)
+
+
+def test_in_one_system_of_ten_clients_ask_several_gateways_of_which_one_may_end(systems: list[SeedSystem]) -> None:
+    several = [one for one in systems if one.cluster.gateways > 1]
+    assert 0.05 < len(several) / len(systems) < 0.2
+    assert {one.cluster.gateways for one in several} == {2, 3}
+    ends = {(fault.what, fault.who) for one in several for fault in one.faults}
+    assert ends >= {("kill", "gateway-1"), ("stop", "gateway-1")}
 
 
 def test_a_part_of_a_system_is_the_same_system_with_fewer_requests_and_faults(systems: list[SeedSystem]) -> None:
