@@ -79,8 +79,10 @@ class AdapterFetcher:
         content = await self._context.bus.call(ADAPTER, AskAdapter(version=version), timeout=ASK_SECONDS)
         snapshot: Snapshot = await self._context.bus.call(SNAPSHOT, AskSnapshot(), timeout=ASK_SECONDS)
         hosts = {one.id: one for one in snapshot.members if one.service == "host" and one.lease == "alive"}
-        holding = [host.id for host in snapshot.hosts if any(one.version == version for one in host.holdings)]
-        having = [hosts[id] for id in holding if id in hosts] or list(hosts.values())
+        copies = [(one, host.id) for host in snapshot.hosts for one in host.holdings if host.id in hosts]
+        begun = [(copy, hosts[id]) for copy, id in copies if copy.version == version]
+        whole = [host for copy, host in begun if copy.is_whole]
+        having = whole or [host for _, host in begun] or list(hosts.values())
         if not having:
             raise BusError("no host is alive")
         self._asked += 1
@@ -146,7 +148,7 @@ class OnceForAll(Generic[K, V]):
         coming = self._under_way.get(key)
         if coming is None:
             coming = self._under_way[key] = asyncio.get_running_loop().create_future()
-            if self._context.start(self._make(key, make, coming), f"adapter {key}") is None:
+            if self._context.start(self._make(key, make, coming), "adapter") is None:
                 coming.cancel()
         return await asyncio.shield(coming)
 

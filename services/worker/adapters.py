@@ -49,7 +49,8 @@ class AdapterStore:
         self._fetcher = fetcher
         self._limit_bytes = limit_bytes
         self._sizes: OrderedDict[str, int] = OrderedDict()  # of those in the engine, the least recently used first
-        self._bringing = OnceForAll[tuple[str, str], None](context)  # by instance of several ranks, and version
+        # By version, and who leads: an instance has its own, as one that has ended may have begun with the same one.
+        self._bringing = OnceForAll[tuple[GroupLeader, str], None](context)
         self._room = asyncio.Lock()
         context.runner.fetch_adapter = fetcher.fetch
         group.bring_adapters = self.bring_to_ranks
@@ -77,7 +78,7 @@ class AdapterStore:
             self._use(version)
             return
         leader = self._group.leader
-        await self._bringing.get((leader.instance, version), partial(self._bring, leader, version))
+        await self._bringing.get((leader, version), partial(self._bring, leader, version))
 
     async def bring_to_ranks(self, versions: AbstractSet[str]) -> None:
         """Have adapters on all ranks before they run a step that was not held for these. Raises AdapterMissing."""
@@ -106,7 +107,7 @@ class AdapterStore:
             size_bytes = adapter_bytes(data.manifest, leader.size)
             while not await self._add(leader, data, size_bytes):
                 await asyncio.sleep(LOOK_SECONDS)
-                self._check_waiting(leader, version, begun)
+                self._check_waiting(version, begun)
         except (ValueError, RuntimeError) as error:
             leader.forget(version)
             raise AdapterUnavailable(str(error)) from error
@@ -122,11 +123,13 @@ class AdapterStore:
 
     async def _add(self, leader: GroupLeader, data: AdapterData, size_bytes: int) -> bool:
         """Add an adapter to the engine, after as many have gone as have to. Returns False, and nothing has gone, where
-        too few may. Raises AdapterUnavailable."""
+        too few may. Raises AdapterUnavailable, as where the instance has ended: the engine may have another model."""
         version = data.manifest.version
         if size_bytes > self._limit_bytes:
             raise AdapterUnavailable(f"the adapter takes {size_bytes} bytes; raise --adapter-bytes of workers")
         async with self._room:
+            if leader is not self._group.leader:
+                raise AdapterUnavailable("the instance has ended")
             if version in self._context.runner.adapters:
                 return True  # a step fetched it itself
             going = self._going(version, size_bytes)
@@ -176,11 +179,9 @@ class AdapterStore:
         await self._context.runner.remove_adapter(version)
         log.info("adapter_evicted", version=version)
 
-    def _check_waiting(self, leader: GroupLeader, version: str, since: float) -> None:
+    def _check_waiting(self, version: str, since: float) -> None:
         """Raises AdapterUnavailable where it makes no sense to wait for room any longer: a request waits until it is
         its turn, as for KV blocks, and what nobody here waits for has had its time."""
-        if leader is not self._group.leader:
-            raise AdapterUnavailable("the instance has ended")
         waits = any(sequence.adapter == version for sequence in self._requests())
         if not waits and self._context.clock.now() - since > WAIT_SECONDS:
             used = sum(self._sizes.values())

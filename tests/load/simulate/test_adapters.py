@@ -15,9 +15,10 @@ from livescale.load.simulate.start import quiet, register, until
 from livescale.shared.messages.model_spec import ModelSpec
 from livescale.shared.messages.registry import Named, Register
 from livescale.shared.messages.requests import AdapterUse
+from livescale.shared.messages.scaling import Scale
 from livescale.shared.simulation import virtual_time
-from livescale.shared.subjects import MANIFEST, REGISTER, REMOVE
-from tests.load.simulate.clusters import CONFIG, VOCABULARY, asks, registered, settings, until_serving
+from livescale.shared.subjects import MANIFEST, REGISTER, REMOVE, SCALE
+from tests.load.simulate.clusters import CONFIG, PATH, VOCABULARY, asks, model, registered, settings, until_serving
 from tests.worker.engine.made_up import made_up_tokens
 
 SIZE = made_up_adapter(Path("/adapters/x"), CONFIG, "bfloat16").size_bytes
@@ -93,6 +94,28 @@ def test_a_request_that_comes_first_and_has_its_adapter_takes_none_from_one_whos
 
     with quiet():
         assert virtual_time.run(main()) < 5.0
+
+
+def test_an_instance_does_not_wait_for_the_adapter_that_the_one_before_it_waited_for() -> None:
+    told = settings(1)
+    few = replace(told.worker, adapter_bytes=SIZE, keep_parameters=True)
+
+    async def main() -> None:
+        async with virtual_cluster(replace(told, worker=few)) as made:
+            await register(made, model("m", PATH, min_instances=0))
+            [x, y] = [await adapter(made, name) for name in ("x", "y")]
+            prompts = asks(3, 1.0, 40, 200)
+            first, leaving = ask_with(made, prompts[0], x), ask_with(made, prompts[1], y)
+            await until_serving(made, 1)
+            await asyncio.sleep(0.1)
+            await made.operator.call(SCALE, Scale(model="m", instances=0), timeout=5.0)
+            leaving.cancel()
+            last = ask_with(made, prompts[2], y)  # at the next instance, which is there as soon as the first one ends
+            await check(made, await first, prompts[0], x)
+            await check(made, await last, prompts[2], y)
+
+    with quiet():
+        virtual_time.run(main())
 
 
 @pytest.mark.parametrize("then", ["replaced", "removed", "replaced, and so is the registry"])
