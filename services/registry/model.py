@@ -184,8 +184,9 @@ class RegisteredModel:
 
         `is_held` says whether any process holds the version that the name stands for.
         """
-        manifest, content = event.manifest, next((one for one in self.contents if one.reader == event.host), None)
+        manifest = event.manifest
         is_known = manifest is not None and self.manifest is not None and manifest.version == self.version
+        content = self._read_as(event, is_known=is_known)
         if not is_known and not any(one.is_meant_by(event) for one in self.contents):
             return  # it was read as what the model was registered as before
         if content is not None:
@@ -200,6 +201,15 @@ class RegisteredModel:
             self._replace_by(content, manifest)  # there is nothing else left of it
         elif content is not None:
             self.error = f"the files at {self.spec.path} have changed; register the model again to serve them"
+
+    def _read_as(self, event: ModelRead, *, is_known: bool) -> Content | None:
+        """The content that this host was to get, and has got. It may yet have to get another one: it copies what is
+        served, and is then to read what takes its place."""
+        for content in self.contents:
+            if content.reader == event.host and content.is_meant_by(event):
+                return content
+        # What is served may have been read from other files.
+        return self.current if is_known and self.current.reader == event.host else None
 
     def _not_read(self, content: Content | None, error: str) -> None:
         if content is not None and content is self.next:

@@ -33,6 +33,21 @@ def test_what_was_read_before_a_model_was_registered_otherwise_is_not_taken_for_
     assert (pool.entry("m").state, pool.entry("m").version) == ("ready", "v-new")
 
 
+@pytest.mark.parametrize("change", [{"path": "/new"}, {"tensor_parallel_size": 2}, {"dtype": "float32"}])
+def test_a_host_that_has_copied_what_is_served_still_has_to_read_what_takes_its_place(
+    change: dict[str, object],
+) -> None:
+    pool, old, new = pool_with("m"), spec(), spec(**change)  # type: ignore[arg-type]
+    pool.register(new, CHECKED, 2, 0.0)
+    assert make(pool) == ["h-0"]
+    pool.read(ModelRead(host="h-0", model="m", path=old.path, form=old.form, manifest=manifest("v-m")))
+    entry = pool.entry("m")
+    assert (entry.version, entry.spec, entry.next) == ("v-m", old, new)
+    pool.read(ModelRead(host="h-0", model="m", path=new.path, form=new.form, manifest=manifest("v-new")))
+    entry = pool.entry("m")
+    assert (entry.version, entry.spec, entry.next) == ("v-new", new, None)
+
+
 def test_a_model_whose_content_is_known_is_ready_while_it_is_read() -> None:
     pool = Pool()
     pool.on_host(host("h-0"))
