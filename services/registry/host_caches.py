@@ -90,7 +90,7 @@ def _free_idle(copies: DemandedCopies, idle: Mapping[CopyKey, float], ttl: float
         kept = min(ages, key=lambda id: (ages[id], id), default=None) if demand.needed else None
         for host, copy in whole:
             if ages[host.id] >= ttl and host.id != kept and not copy.sending:
-                yield FreeCopy(host.id, copy.model, copy.version, f"it was not used for {ttl:g} s")
+                yield copies.release(host, copy, f"it was not used for {ttl:g} s")
 
 
 def _is_whole(copy: HostCopy, demand: CopyDemand) -> bool:
@@ -100,16 +100,19 @@ def _is_whole(copy: HostCopy, demand: CopyDemand) -> bool:
 def plan_everywhere(hosts: Sequence[HostMemory], demands: Sequence[CopyDemand]) -> list[CopyOrder]:
     """Orders by which every host gets a copy of every version, one host after the other, as far as memory allows."""
     copies = DemandedCopies(hosts, demands)
-    orders = [*free_stale(copies), *make_missing(copies)]
-    ordered = {one.model for one in orders if isinstance(one, MakeCopy)}
+    orders: list[CopyOrder] = [*free_stale(copies)]
+    sizes = {(one.model, one.version): one.size_bytes for one in demands}
+    free = {host.id: host.free_bytes - copies.announced_bytes(host) for host in copies.hosts}
+    ordered = set[str]()
+    for order in make_missing(copies):
+        orders.append(order)
+        if isinstance(order, MakeCopy):
+            ordered.add(order.model)
+            free[order.host] -= sizes[order.model, order.version]
     for demand, holders in copies.holders().items():
         if demand.version and demand.coming is None and demand.model not in ordered:
-            orders += _make_next(copies, demand, {host.id for host in holders})
+            roomy = [id for id in free.keys() - {host.id for host in holders} if free[id] >= demand.size_bytes]
+            if roomy:
+                free[min(roomy)] -= demand.size_bytes
+                orders.append(MakeCopy(min(roomy), demand.model, demand.version, "every host has a copy"))
     return freed_first(orders)
-
-
-def _make_next(copies: DemandedCopies, demand: CopyDemand, having: set[str]) -> list[MakeCopy]:
-    for host in copies.hosts:
-        if host.id not in having and host.free_bytes - copies.announced_bytes(host) >= demand.size_bytes:
-            return [MakeCopy(host.id, demand.model, demand.version, "every host has a copy")]
-    return []

@@ -124,7 +124,7 @@ def why_no_room(hosts: Sequence[HostMemory], demands: Sequence[CopyDemand], mode
 
 
 class DemandedCopies:
-    """Hosts in the order of their ids, and which demand each copy satisfies."""
+    """Hosts in the order of their ids, which demand each copy satisfies, and which copies are to be released."""
 
     def __init__(self, hosts: Sequence[HostMemory], demands: Sequence[CopyDemand]) -> None:
         self.hosts = sorted(hosts, key=lambda host: host.id)
@@ -132,6 +132,23 @@ class DemandedCopies:
         self._by_model: dict[str, list[CopyDemand]] = {}
         for demand in demands:
             self._by_model.setdefault(demand.model, []).append(demand)
+        self._released: set[tuple[str, HostCopy]] = set()
+
+    def release(self, host: HostMemory, copy: HostCopy, reason: str) -> FreeCopy:
+        """Order this host to give this copy up."""
+        self._released.add((host.id, copy))
+        return FreeCopy(host.id, copy.model, copy.version, reason)
+
+    def is_elsewhere(self, host: HostMemory, copy: HostCopy) -> bool:
+        """Whether another host has all of this version, and keeps it."""
+        return any(
+            other.id != host.id
+            and one.whole
+            and (one.model, one.version) == (copy.model, copy.version)
+            and (other.id, one) not in self._released
+            for other in self.hosts
+            for one in other.copies
+        )
 
     def owner(self, host: HostMemory, copy: HostCopy) -> CopyDemand | None:
         """The demand that this copy satisfies, or None.
@@ -158,7 +175,8 @@ class DemandedCopies:
     def bound_bytes(self, host: HostMemory) -> int:
         """Bytes of this host that cannot be released."""
         owners = [(copy, self.owner(host, copy)) for copy in host.copies]
-        bound = sum(copy.size_bytes for copy, owner in owners if owner is not None and owner.needed)
+        needed = [copy for copy, owner in owners if owner is not None and owner.needed]
+        bound = sum(copy.size_bytes for copy in needed if not self.is_elsewhere(host, copy))
         return bound + self.announced_bytes(host, needed=True)
 
     def holders(self) -> dict[CopyDemand, list[HostMemory]]:
@@ -175,7 +193,7 @@ def free_stale(pool: DemandedCopies) -> Iterator[FreeCopy]:
     for host in pool.hosts:
         for copy in host.copies:
             if pool.owner(host, copy) is None and not copy.sending:
-                yield FreeCopy(host.id, copy.model, copy.version, "nothing is to be served from it any more")
+                yield pool.release(host, copy, "nothing is to be served from it any more")
 
 
 def _free_surplus(pool: DemandedCopies) -> Iterator[FreeCopy]:
@@ -189,7 +207,7 @@ def _free_surplus(pool: DemandedCopies) -> Iterator[FreeCopy]:
     for having in holders.values():
         for host, copy in sorted(having, key=lambda one: (one[0].used_bytes, one[0].id))[1:]:
             if not copy.sending:
-                yield FreeCopy(host.id, copy.model, copy.version, "another host has a copy")
+                yield pool.release(host, copy, "another host has a copy")
 
 
 def make_missing(pool: DemandedCopies, *, only_needed: bool = False) -> Iterator[CopyOrder]:
@@ -218,18 +236,19 @@ def make_missing(pool: DemandedCopies, *, only_needed: bool = False) -> Iterator
 
 
 def _make_room(wanted: CopyDemand, pool: DemandedCopies, free: Mapping[str, int]) -> Iterator[FreeCopy | NoRoom]:
-    """Release models that instances serve, on the host where the fewest bytes have to go."""
+    """Release what instances serve or other hosts have, on the host where the fewest bytes have to go."""
     spare = {(one.model, one.version) for one in pool.demands if not one.needed}
-    least, chosen, refuge = inf, list[HostCopy](), ""
+    least, chosen = inf, list[tuple[HostMemory, HostCopy]]()
     for host in pool.hosts:
-        releasable = [c for c in host.copies if c.whole and not c.sending and (c.model, c.version) in spare]
+        idle = [copy for copy in host.copies if copy.whole and not copy.sending]
+        releasable = [copy for copy in idle if (copy.model, copy.version) in spare or pool.is_elsewhere(host, copy)]
         copies = _cover(releasable, wanted.size_bytes - free[host.id])
         freed = sum(copy.size_bytes for copy in copies)
         if copies and freed < least:
-            least, chosen, refuge = freed, copies, host.id
-    for copy in chosen:
-        reason = f"{wanted.model} has to be kept in its place, and instances serve {copy.model}"
-        yield FreeCopy(refuge, copy.model, copy.version, reason)
+            least, chosen = freed, [(host, copy) for copy in copies]
+    for host, copy in chosen:
+        who = "instances serve" if (copy.model, copy.version) in spare else "another host has"
+        yield pool.release(host, copy, f"{wanted.model} has to be kept in its place, and {who} {copy.model}")
     why = why_no_room(pool.hosts, pool.demands, wanted.model, wanted.size_bytes)
     if why is not None:
         yield NoRoom(wanted.model, wanted.version, why)

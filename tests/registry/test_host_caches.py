@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from livescale.services.registry.holdings import Holdings
 from livescale.services.registry.host_caches import HostCaches, plan_everywhere, plan_recent
-from livescale.services.registry.placement import CopyDemand, CopyOrder, HostCopy, HostMemory, NoRoom
+from livescale.services.registry.placement import CopyDemand, CopyOrder, HostCopy, HostMemory, NoRoom, why_no_room
 from livescale.shared.messages.membership import Member, ServiceName
 from livescale.shared.runtime.settings import HostCacheName
 from tests.control.fakes import whole
@@ -86,6 +86,25 @@ def test_everywhere_the_first_copy_is_that_of_the_least_filled_host() -> None:
 def test_everywhere_a_full_host_is_passed_over() -> None:
     hosts = [host("a", copy()), host("b", limit=9), host("c", copy(is_whole=True), limit=10)]
     assert told(plan_everywhere(hosts, [demand()])) == []
+
+
+@pytest.mark.parametrize("policy", ["ttl", "all"])
+def test_what_another_host_has_too_makes_room_for_what_none_has(policy: HostCacheName) -> None:
+    caches, hosts = HostCaches(policy, TTL), [host(id, copy(), limit=15) for id in "ab"]
+    demands = [demand(needed=True), demand("x", needed=True)]
+    assert why_no_room(hosts, demands[:1], "x", 10) is None
+    assert told(caches.plan(hosts, demands, 0.0)) == [("Free", "a", "m")]
+    hosts = [host("a", limit=15), hosts[1]]
+    assert told(caches.plan(hosts, demands, 0.0)) == [("Make", "a", "x")]
+    hosts = [host("a", copy("x"), limit=15), hosts[1]]
+    assert caches.plan(hosts, demands, 0.0) == []
+    assert why_no_room(hosts, demands, "y", 10) is not None
+
+
+def test_of_two_copies_no_more_than_one_makes_room() -> None:
+    hosts = [host(id, copy(), limit=15) for id in "ab"]
+    demands = [demand(needed=True), demand("x", needed=True), demand("y", needed=True)]
+    assert told(HostCaches("all").plan(hosts, demands, 0.0)) == [("Free", "a", "m")]
 
 
 def member(id: str, machine: str, place: str | None = None) -> Member:

@@ -101,10 +101,8 @@ def random_settings(
 
 
 def has_small_caches(seed: int, settings: VirtualClusterSettings) -> bool:
-    """Whether hosts of the system of a seed have room for little more than one model. Where each is to keep all models,
-    they need more."""
-    fits = len(settings.topology.hosts) == HOSTS and settings.registry.host_cache != "all"
-    return fits and Random(f"caches {seed}").random() < SMALL_CACHES_SHARE
+    """Whether hosts of the system of a seed have room for little more than one model."""
+    return len(settings.topology.hosts) == HOSTS and Random(f"caches {seed}").random() < SMALL_CACHES_SHARE
 
 
 def with_small_caches(chance: Random, settings: VirtualClusterSettings) -> VirtualClusterSettings:
