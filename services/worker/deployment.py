@@ -59,6 +59,7 @@ class Deployment:
         instance = self.instance = HeldInstance(world, settings.limits_of, serving, changed)
         self._loading_task: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
+        self._recalling = asyncio.Lock()
         self._giving_up: asyncio.Task[None] | None = None
         self._clearing = asyncio.Lock()
         callbacks = GroupCallbacks(self._blocks_ready, self._rank_lost)
@@ -156,7 +157,8 @@ class Deployment:
     async def serve(self, command: Serve, context: Context) -> Ack:
         """Answer SERVE: serve alone, after what a pipeline still has to do. Raises Refusal 409 before all is here."""
         instance, lifecycle = self.instance, self.lifecycle
-        await instance.recall(command, self._draining)
+        async with self._recalling:
+            await instance.recall(command, self._draining)
         if lifecycle.whole and lifecycle.state is WorkerState.LOADING:
             await self.pipelines.leave()
             await self.pipelines.fetch_share(command)
@@ -178,9 +180,10 @@ class Deployment:
         return Ack()
 
     async def drain(self, command: Drain, context: Context) -> Ack:
-        if self.lifecycle.drain(command):
-            self._draining = self._context.tasks.create_task(self._drain(), name=f"drain {command.instance}")
-            self._on_change()
+        async with self._recalling:  # what is being recalled can be drained again, and drains still
+            if self.lifecycle.drain(command):
+                self._draining = self._context.tasks.create_task(self._drain(), name=f"drain {command.instance}")
+                self._on_change()
         return Ack()
 
     async def abort(self, command: Abort, context: Context) -> Ack:

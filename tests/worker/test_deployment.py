@@ -9,9 +9,9 @@ from livescale.services.worker.engine.runner import EngineRunner
 from livescale.services.worker.instance.loading import Loading
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Stale
-from livescale.shared.messages.transfers import Abort, Drain, Inflow
+from livescale.shared.messages.transfers import Abort, Drain, Inflow, Serve
 from livescale.shared.model.block_layout import block_layouts
-from livescale.shared.subjects import ABORT, DRAIN, LOAD, STALE
+from livescale.shared.subjects import ABORT, DRAIN, LOAD, SERVE, STALE
 from tests.worker.fleet import Fleet, fleet
 from tests.worker.requests import random_prompt, submit
 
@@ -101,6 +101,20 @@ async def test_draining_finishes_what_runs_refuses_what_is_new_and_ends_spare() 
         await made.load("w-1", made.me, plan="plan-2")
         made.feed("w-1")
         await made.whole("w-1")
+
+
+async def test_what_is_drained_again_while_it_is_recalled_drains() -> None:
+    async with fleet("w-1") as made:
+        await made.serving("w-1")
+        await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=24))
+        first, again = (Drain(instance="m-w-1", epoch=1, plan_id=plan) for plan in ("plan-2", "plan-3"))
+        await made.bus.call(DRAIN, first, timeout=5, id="w-1")
+        recall = Serve(plan_id="plan-2", instance="m-w-1", epoch=1, recall=True)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(made.bus.call(SERVE, recall, timeout=5, id="w-1"))
+            group.create_task(made.bus.call(DRAIN, again, timeout=5, id="w-1"))
+        assert len(await made.finished("a")) == 24
+        await made.until(lambda: made.state("w-1") == "spare")
 
 
 async def test_an_aborted_load_leaves_a_spare_worker_and_nothing_behind() -> None:
