@@ -111,7 +111,8 @@ class InstanceView:
                 self.take(one.request_id, adopted)
 
     def take(self, request_id: str, admission: AdmittedRequest) -> None:
-        """Note that the request is here from now on."""
+        """Note that the request is here from now on, in place of what was kept for it here."""
+        self.release(request_id)
         self.admitted[request_id] = admission
         self._own_blocks += admission.blocks
         if admission.unpaired:

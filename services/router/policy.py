@@ -12,7 +12,7 @@ What has not been admitted stays in the queue, so that instances that appear lat
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 
 from livescale.services.router.admission import (
@@ -123,9 +123,11 @@ class RouterPolicy:
         return self._fleet.on_report(report, now)
 
     def learned(self, worker: str, running: Iterable[Running], now: float, ended: Iterable[str] = ()) -> None:
-        """Take over what a worker already runs, and what `ended` there lately. A gateway may have submitted one of
-        those that run again; it then leaves the queue."""
-        there = self._fleet.learned(worker, running, now, ended)
+        """Take over what a worker already runs, and what `ended` there lately."""
+        self._wait_no_more(self._fleet.learned(worker, running, now, ended))
+
+    def _wait_no_more(self, there: Collection[str]) -> None:
+        """Note that workers have these. A gateway may have submitted one of them again; it then leaves the queue."""
         for queue in self._queues.values():
             queue.remove_if(lambda waiting: waiting.request.request_id in there)
 
@@ -144,17 +146,16 @@ class RouterPolicy:
         self._fleet.on_ended(ended)
 
     def on_moved(self, moved: RequestsMoved, now: float) -> list[Effect]:
-        """Note that requests, and so the contexts of their conversations, are at another worker than they were given
-        to."""
+        """Note that requests, and so the contexts of their conversations, have gone to another worker."""
         effects = self._fleet.on_moved(moved, now)
+        self._wait_no_more([id for id in moved.request_ids if self.runs_at(id) is not None])
         for request in self._fleet.requests_at(moved.worker, moved.request_ids):
             if not self.pairing.is_decoded_at(request, moved.worker):
                 self._rule.went(request, moved.worker)
         return effects
 
     def on_members(self, members: Iterable[Member], now: float) -> None:
-        """Take over which workers were there before this router took office. Those that are dead now may still be
-        replaced."""
+        """Take over which workers were there before this router took office: the dead may still be replaced."""
         for member in members:
             if member.service == "worker" and member.lease == "dead":
                 self._capacity.lost(member.id, member.epoch, now)

@@ -120,3 +120,26 @@ def test_what_two_workers_run_is_in_the_books_of_one() -> None:
     assert (made.runs_at("r-1"), made.runs_at("r-2")) == ("a", "b")
     made.on_lease(lease("a", "dead"))
     assert made.submit(request("r-1", generated=[1]), NOW) == 0, "whoever resumes it is not told that it runs"
+
+
+def test_a_request_that_is_submitted_again_leaves_the_queue_once_it_is_heard_where_it_has_moved() -> None:
+    made = policy(report("a"), report("b"))
+    assert admit(made, request("r-1")) == [("r-1", "a")]
+    hear(made, report("a", state="spare", instance=None, model=None))
+    made.submit(request("r-1"), NOW)
+    made.on_moved(RequestsMoved(worker="b", previous="a", request_ids=["r-1"]), NOW)
+    made.check_invariants()
+    assert (made.runs_at("r-1"), made.depths()["m"]) == ("b", 0)
+
+
+def test_a_move_that_is_told_twice_counts_once_though_its_worker_is_asked_anew_between() -> None:
+    made = policy(report("a"), report("b"))
+    assert admit(made, request("r-1")) == [("r-1", "a")]
+    moved = RequestsMoved(worker="b", previous="a", request_ids=["r-1"])
+    made.on_moved(moved, NOW)
+    hear(made, report("b", state="spare", instance=None, model=None))  # of before, and it comes late
+    made.on_report(report("b"), NOW)
+    made.learned("b", running("r-1"), NOW)
+    made.on_moved(moved, NOW)
+    made.check_invariants()
+    assert made.runs_at("r-1") == "b"
