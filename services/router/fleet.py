@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from livescale.services.router.effects import AdmitTo, Effect, Learn, Lose, StopWork
 from livescale.services.router.instances import InstanceView
-from livescale.services.router.requests import AdmittedRequest, EarlyEnds, Promises
+from livescale.services.router.requests import AdmittedRequest, LastEnds, Promises
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.requests import RequestsEnded, Running, Submit
@@ -59,7 +59,7 @@ class ServingFleet:
         self._silent_seconds = silent_seconds
         self._instances: dict[str, InstanceView] = {}
         self._promises = Promises()
-        self._early_ends = EarlyEnds()
+        self._ends = LastEnds()
         self._parted = PartedRequests()
         self._suspects: set[str] = set()
         # By worker: its last epoch that was declared dead. Reports of that epoch are ignored.
@@ -97,7 +97,7 @@ class ServingFleet:
         if admission is None:
             return []
         admission.confirm()
-        self._early_ends.forget(request_id)
+        self._ends.forget(request_id)
         return [StopWork(worker, request_id, "cancelled")] if admission.stopped else []
 
     def refused(self, effect: AdmitTo) -> AdmittedRequest | None:
@@ -148,7 +148,7 @@ class ServingFleet:
             known = None
         if leads:
             if known is None:
-                known = self._instances[report.id] = InstanceView(report.id, self._promises, self._early_ends)
+                known = self._instances[report.id] = InstanceView(report.id, self._promises, self._ends)
             was_serving = known.serves
             known.update(report, now)
             if known.serves and not was_serving:

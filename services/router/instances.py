@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from math import ceil, inf
 
 from livescale.services.router.admission import AHEAD_SECONDS, most_tokens
-from livescale.services.router.requests import AdmissionState, AdmittedRequest, EarlyEnds, Promises, Waiting
+from livescale.services.router.requests import AdmissionState, AdmittedRequest, LastEnds, Promises, Waiting
 from livescale.shared.messages.membership import EngineLoad, Role, WorkerReport, WorkerState
 from livescale.shared.messages.requests import Running, Submit
 
@@ -26,12 +26,12 @@ class InstanceView:
     requests, and gets nothing new while a request waits there for blocks.
     """
 
-    def __init__(self, worker: str, promises: Promises | None = None, early_ends: EarlyEnds | None = None) -> None:
+    def __init__(self, worker: str, promises: Promises | None = None, ends: LastEnds | None = None) -> None:
         self.worker = worker
         self.role: Role | None = None
         self.host: str | None = None
         self._promises = promises or Promises()
-        self._early_ends = early_ends or EarlyEnds()
+        self._ends = ends or LastEnds()
         self.id: str | None = None
         self.epoch = 0
         self.model: str | None = None
@@ -137,10 +137,8 @@ class InstanceView:
     def end(self, request_id: str) -> AdmittedRequest | None:
         """Note that the request has ended here. Returns what was kept for it; None where it is not known here. That it
         came here, or is here, may still be heard; it is then not counted."""
-        admission = self.release(request_id)
-        if admission is None or not self.learned:
-            self._early_ends.note(request_id, self.worker)
-        return admission
+        self._ends.note(request_id, self.worker)
+        return self.release(request_id)
 
     def note_ended(self, request_ids: Iterable[str]) -> None:
         """Note that these have ended here, though their ends may have been told before this router listened. That they
@@ -151,8 +149,8 @@ class InstanceView:
                 self.end(request_id)
 
     def has_ended(self, request_id: str) -> bool:
-        """Whether the request ended here before it was heard that it is here."""
-        return self._early_ends.holds(request_id, self.worker)
+        """Whether the request ended here, and has not been taken anew by any worker."""
+        return self._ends.holds(request_id, self.worker)
 
     def promise(self, request_id: str, decode: str) -> None:
         """Note that a request that is here is on its way to the worker `decode`, and will take as much there."""

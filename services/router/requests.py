@@ -238,9 +238,9 @@ class Promises:
         return sum(self._blocks.get(worker, {}).values())
 
 
-class EarlyEnds:
-    """Where the last requests ended before it was heard that they were there. What is heard late of them no longer
-    counts, until a worker has taken them anew."""
+class LastEnds:
+    """Where the last requests ended. What is heard late of them no longer counts, until a worker has taken them
+    anew."""
 
     def __init__(self) -> None:
         self._workers: dict[str, str] = {}  # by request

@@ -65,6 +65,17 @@ def test_what_ended_before_the_answer_that_still_has_it_is_not_taken_over() -> N
     assert [made.runs_at(id) for id in ("r-1", "r-2")] == [None, "a"]
 
 
+def test_what_has_ended_is_not_taken_over_from_an_answer_that_comes_late() -> None:
+    made = policy(report("a"))
+    assert admit(made, request("r-1")) == [("r-1", "a")]
+    made.on_ended(RequestsEnded(worker="a", request_ids=["r-1"]))
+    made.learned("a", running("r-1"), NOW)
+    assert made.runs_at("r-1") is None
+    assert admit(made, request("r-1")) == [("r-1", "a")]
+    made.learned("a", running("r-1"), NOW)
+    assert made.runs_at("r-1") == "a"
+
+
 @pytest.mark.parametrize("moves_first", [False, True])
 def test_what_ended_before_this_router_listened_is_not_counted_where_it_is_said_to_have_gone(moves_first: bool) -> None:
     made = policy()

@@ -27,6 +27,7 @@ MUTE = ("part", "outage", "lose")  # faults by which messages are lost
 FATAL = ("kill", "stop", "freeze", "part")  # faults after which a process may be declared dead
 HARMLESS = (*COMMANDS, "slow-disk")  # faults by which nothing may be lost
 EVERYBODY = ("stall", "outage", "noise", *MESSAGE_KINDS)  # faults that strike all
+KEPT_WAITING = "kept others waiting"
 FIRST_ID_DASHES = 2  # in gateway-0-7; a request that is submitted again has its attempt behind one more
 SUSPECTED_SECONDS = 2.0  # a process that is silent for as long has been suspected
 SOON_SECONDS = 0.1  # in which nothing new is learned of what models need
@@ -96,13 +97,22 @@ def leases(history: History) -> Iterator[tuple[float, LeaseChanged]]:
             yield event.at, decode(LEASE.type, event.data, json=LEASE.json)
 
 
-def failed_scales(history: History) -> Iterator[str]:
-    """Yield each scale that failed, with its outcome."""
+def scales(history: History) -> Iterator[ScaleRecord]:
+    """Yield what was told of each scale, again and again."""
     for event in history.events:
         if event.subject.startswith("evt.plan."):
-            record: ScaleRecord = decode(PLAN.type, event.data, json=PLAN.json)
-            if record.state == "failed":
-                yield f"{record.id} failed: {record.outcome}"
+            yield decode(PLAN.type, event.data, json=PLAN.json)
+
+
+def failed_scales(history: History) -> Iterator[str]:
+    """Yield each scale that failed, with its outcome."""
+    return (f"{one.id} failed: {one.outcome}" for one in scales(history) if one.state == "failed")
+
+
+def has_slow_pipeline(history: History) -> bool:
+    """Whether a pipeline was given up for a member that loaded for too long after another one was whole. If that leads,
+    it gives its requests back."""
+    return any(pipeline.reason.endswith(KEPT_WAITING) for one in scales(history) for pipeline in one.pipelines)
 
 
 def taken_back(history: History) -> Counter[str]:

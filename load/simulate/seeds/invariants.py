@@ -12,6 +12,7 @@ from livescale.load.simulate.seeds.evidence import (
     MUTE,
     answered,
     failed_scales,
+    has_slow_pipeline,
     leases,
     may_kill_workers,
     may_lose_orders,
@@ -101,10 +102,11 @@ def deaths_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
 
 
 def given_up_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
-    """No load is given up, and no request that has tokens lost, but by a fault of those who take part. None is given up
-    for silence unless messages were lost, as the planner is patient for longer than any fault lasts; or a model has to
-    be read again once its host is back, and nobody has it meanwhile; or it has got another version, or is removed. A
-    worker that lived on does not refuse to drain, however often it is told so."""
+    """No load is given up, and no request that has tokens lost, but by a fault of those who take part; or by a pipeline
+    that one of them keeps waiting. None is given up for silence unless messages were lost, as the planner is patient
+    for longer than any fault lasts; or a model has to be read again once its host is back, and nobody has it meanwhile;
+    or it has got another version, or is removed. A worker that lived on does not refuse to drain, however often it is
+    told so."""
     can_fail = any(strikes(fault, ("worker", "host", "registry")) for fault in system.faults)
     can_miss = any(fault.what in MUTE for fault in system.faults)
     can_be_gone = any(strikes(fault, ("host",)) and fault.what in FATAL for fault in system.faults)
@@ -116,7 +118,8 @@ def given_up_by_fault(system: SeedSystem, history: History) -> Iterator[str]:
         is_excused = can_miss or (NO_COPY in failure and can_be_gone)
         if not can_fail or is_refused or (SILENT in failure and not is_excused):
             yield failure
-    if not any(strikes(fault, ("worker", "router", "gateway", "registry")) for fault in system.faults):
+    can_lose = any(strikes(fault, ("worker", "router", "gateway", "registry")) for fault in system.faults)
+    if not (can_lose or has_slow_pipeline(history)):
         yield from (f"{id} had tokens, and had to go on elsewhere" for id in resumed_requests(history))
 
 
