@@ -72,8 +72,7 @@ class RouterPolicy:
         return model in self._models
 
     def submit(self, request: Submit, now: float) -> int:
-        """Queue the request; returns how many are ahead of it. Raises Refusal: 409 for a request that is here already,
-        and what `check_request` raises."""
+        """Queue it; returns how many are ahead. Raises Refusal: 409 for one that is here, and as `check_request`."""
         queue = self._queues.get(request.model, Queue())
         if self.runs_at(request.request_id) is not None or request.request_id in queue:
             raise Refusal(409, f"request {request.request_id} is already here")
@@ -129,7 +128,8 @@ class RouterPolicy:
     def _wait_no_more(self, there: Collection[str]) -> None:
         """Note that workers have these. A gateway may have submitted one of them again; it then leaves the queue."""
         for queue in self._queues.values():
-            queue.remove_if(lambda waiting: waiting.request.request_id in there)
+            for request_id in there:
+                queue.remove(request_id)
 
     def was_away(self, now: float) -> None:
         """Note that this router heard nothing for a while: the silence of that time says nothing about any worker."""

@@ -97,7 +97,7 @@ BUGS = [
         "if sent != await _digest(data):",
         "if False:",
         "bf0dce88",
-        found_by=500410,
+        found_by=500572,
     ),
     Bug(
         "drained-refuses",
@@ -232,7 +232,7 @@ BUGS = [
         'could = one.verdict.action == "out" or one.verdict.rule in',
         "could = one.verdict.rule in",
         "a637dd56",
-        found_by=600359,
+        found_by=500063,
     ),
     Bug(
         "given-up-twice",
