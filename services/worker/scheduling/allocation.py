@@ -136,9 +136,10 @@ class BlockAllocation:
     def reserve(self, name: str, sequence: Sequence) -> Reservation | None:
         """Give blocks to a request that another worker prefills, for one token more than it has.
 
-        None while there is no room, or anything waits here.
+        None while there is no room, or anything waits here, or a writer is not done with blocks of this name that were
+        given up.
         """
-        if self.waiting or not self._has_slot():
+        if self.waiting or not self._has_slot() or name in self.kv.owners:
             return None
         count, most = self.limits.blocks(len(sequence.tokens) + 1), self.limits.most_blocks(sequence.request)
         blocks = self.kv.place(name, count, most)

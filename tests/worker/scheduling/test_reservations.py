@@ -79,6 +79,16 @@ def test_blocks_are_free_when_both_the_request_and_the_writer_have_ended() -> No
         assert scheduler.is_empty
 
 
+def test_an_order_that_comes_again_gets_no_blocks_while_the_first_ones_are_still_written_to() -> None:
+    scheduler, _ = make()
+    reservation = reserve(scheduler, "p/1")
+    assert reservation is not None
+    scheduler.reservations.drop("p/1", "test")
+    assert reserve(scheduler, "p/1") is None
+    scheduler.reservations.writer_ended(reservation)
+    assert reserve(scheduler, "p/1") is not None
+
+
 def test_what_is_dropped_or_still_written_to_is_not_taken_over() -> None:
     scheduler, _ = make()
     reservation = reserve(scheduler, "p/1")
