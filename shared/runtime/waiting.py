@@ -29,11 +29,18 @@ T = TypeVar("T")
 
 async def together(*work: Coroutine[None, None, T]) -> list[T]:
     """Run all coroutines to their ends, and return what they returned, in their order. When one fails the others are
-    cancelled, and its error alone is raised."""
+    cancelled, and its error alone is raised, unless the caller is cancelled meanwhile."""
+    caller = asyncio.current_task()
+    assert caller is not None
+    before = caller.cancelling()
     try:
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(one) for one in work]
     except ExceptionGroup as group:
+        # The group of Python 3.11 cancels the caller to wake it, and does not take that back: a time limit around this
+        # would then end in CancelledError, as if somebody else had cancelled the caller, too.
+        if caller.cancelling() > before and caller.uncancel() > before:
+            raise asyncio.CancelledError from None
         raise group.exceptions[0] from None
     return [task.result() for task in running]
 

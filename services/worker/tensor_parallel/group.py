@@ -69,6 +69,7 @@ class TensorParallelGroup:
         self._command, follower = command, None
         if command.rank == 0:
             self.leader = GroupLeader(self._bus, command.instance, command.ranks[1:])
+            self.leader.on_left = self._callbacks.lost
             port = await self._runner.open_meeting(self._address)
             at = self._meeting = Meeting(address=self._address, port=port)
         else:

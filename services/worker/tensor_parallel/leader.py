@@ -1,7 +1,7 @@
 """What the rank that leads an instance tells the others, and what it knows of them."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 
 from livescale.services.worker.engine.contract import UNAVAILABLE, AdapterUnavailable, LayerwiseRun
@@ -27,12 +27,14 @@ KV_SECONDS = 30.0  # within which the others have their part of a request's KV
 ADAPTER_SECONDS = 5.0  # after which they are asked for an adapter again, as the call or its answer may be lost
 BRING_SECONDS = 35.0  # within which they have it, or have said why not
 RETRY_SECONDS = 0.2
+LEFT = 409  # the code of the refusal by which a worker says that it is no rank of the instance
 
 
 class GroupLeader:
     """The `workers` are ranks 1, 2 and so on of `instance`. A worker that is alone, or is led itself, has none here.
 
-    `taken` are requests of which the others have KV that is not laid down, or wait for some.
+    `taken` are requests of which the others have KV that is not laid down, or wait for some. `on_left` is called with
+    what a rank says that belongs to the instance no more: the word of its end may have been lost.
     """
 
     def __init__(self, bus: Bus, instance: str = "", workers: Sequence[str] = ()) -> None:
@@ -43,6 +45,7 @@ class GroupLeader:
         self._links: dict[int, bytes] = {}
         self.taken: set[str] = set()
         self.told = 0  # steps
+        self.on_left: Callable[[str], None] = lambda said: None
         self._has_ended = False
 
     @property
@@ -148,6 +151,9 @@ class GroupLeader:
                     except BusError as error:
                         if isinstance(error, Refusal) and error.code == UNAVAILABLE:
                             raise AdapterUnavailable(f"another rank: {error.message}") from error
+                        if isinstance(error, Refusal) and error.code == LEFT:
+                            self.on_left(error.message)
+                            break
                         failure = str(error)
                     else:
                         return

@@ -44,6 +44,21 @@ async def test_when_one_fails_the_others_are_cancelled_and_its_error_alone_is_ra
     assert sorted(cancelled) == ["a", "b"]  # a group of tasks cancels them in any order
 
 
+async def test_a_time_limit_around_what_fails_again_and_again_is_a_time_limit() -> None:
+    async def fail() -> None:
+        await asyncio.sleep(0.001)
+        raise ValueError("again")
+
+    async def try_again() -> None:
+        async with asyncio.timeout(0.05):
+            while True:
+                with pytest.raises(ValueError, match="again"):
+                    await together(fail(), fail())
+
+    with pytest.raises(TimeoutError):
+        await try_again()
+
+
 async def test_tasks_have_ended_also_where_the_caller_is_cancelled_meanwhile() -> None:
     may_end = asyncio.Event()
 

@@ -2,7 +2,16 @@
 
 import asyncio
 
+import pytest
+
+from livescale.services.worker.engine.contract import AdapterUnavailable
+from livescale.services.worker.tensor_parallel.leader import BRING_SECONDS, GroupLeader
+from livescale.shared.bus.contract import Ack, Context, Endpoint, Refusal, ServiceInfo
+from livescale.shared.messages.model_parallel import RankAdapter
+from livescale.shared.simulation.local_bus import LocalBroker
+from livescale.shared.simulation.virtual_clock import VirtualClock
 from livescale.shared.simulation.virtual_time import run
+from livescale.shared.subjects import RANK_ADAPTER
 from tests.worker.live.engines import EngineKind
 from tests.worker.live.pool import worker_pool
 from tests.worker.requests import random_prompt, submit
@@ -35,3 +44,23 @@ def test_a_target_that_is_told_to_serve_too_early_still_waits_for_the_slowest_ra
             await pool.done()
 
     run(main(), limit_seconds=600)
+
+
+@pytest.mark.parametrize("code", [409, 503, 429])
+def test_a_rank_that_does_not_bring_an_adapter_has_left_or_says_why_or_is_given_up(code: int) -> None:
+    async def refuse(ask: RankAdapter, context: Context) -> Ack:
+        raise Refusal(code, "not here")
+
+    async def main() -> None:
+        broker, left = LocalBroker(VirtualClock(0.0)), list[str]()
+        bus, began = broker.connect(), asyncio.get_running_loop().time()
+        await bus.serve(ServiceInfo("worker", "w-1", "a rank"), [Endpoint(RANK_ADAPTER, refuse, {"id": "w-1"})])
+        leader = GroupLeader(broker.connect(), "i", ["w-1"])
+        leader.on_left = left.append
+        with pytest.raises(AdapterUnavailable):
+            await leader.bring("v")
+        assert left == (["not here"] if code == 409 else [])
+        waited = asyncio.get_running_loop().time() - began
+        assert (waited >= BRING_SECONDS - 1.0) is (code == 429)
+
+    run(main(), limit_seconds=2 * BRING_SECONDS)
