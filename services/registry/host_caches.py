@@ -100,19 +100,12 @@ def _is_whole(copy: HostCopy, demand: CopyDemand) -> bool:
 def plan_everywhere(hosts: Sequence[HostMemory], demands: Sequence[CopyDemand]) -> list[CopyOrder]:
     """Orders by which every host gets a copy of every version, one host after the other, as far as memory allows."""
     copies = DemandedCopies(hosts, demands)
-    orders: list[CopyOrder] = [*free_stale(copies)]
-    sizes = {(one.model, one.version): one.size_bytes for one in demands}
-    free = {host.id: host.free_bytes - copies.announced_bytes(host) for host in copies.hosts}
-    ordered = set[str]()
-    for order in make_missing(copies):
-        orders.append(order)
-        if isinstance(order, MakeCopy):
-            ordered.add(order.model)
-            free[order.host] -= sizes[order.model, order.version]
+    orders: list[CopyOrder] = [*free_stale(copies), *make_missing(copies)]
+    ordered = {one.model for one in orders if isinstance(one, MakeCopy)}
     for demand, holders in copies.holders().items():
         if demand.version and demand.coming is None and demand.model not in ordered:
-            roomy = [id for id in free.keys() - {host.id for host in holders} if free[id] >= demand.size_bytes]
+            lacking = copies.free.keys() - {host.id for host in holders}
+            roomy = [id for id in lacking if copies.free[id] >= demand.size_bytes]
             if roomy:
-                free[min(roomy)] -= demand.size_bytes
-                orders.append(MakeCopy(min(roomy), demand.model, demand.version, "every host has a copy"))
+                orders.append(copies.make(min(roomy), demand, "every host has a copy"))
     return freed_first(orders)

@@ -5,7 +5,7 @@ Where memory is short a copy may go while an instance serves the model; it is ma
 A settled state orders nothing.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -124,7 +124,10 @@ def why_no_room(hosts: Sequence[HostMemory], demands: Sequence[CopyDemand], mode
 
 
 class DemandedCopies:
-    """Hosts in the order of their ids, which demand each copy satisfies, and which copies are to be released."""
+    """Hosts in the order of their ids, which demand each copy satisfies, and what is ordered.
+
+    `free` has the bytes of each host that nothing takes, is announced for, or is ordered for.
+    """
 
     def __init__(self, hosts: Sequence[HostMemory], demands: Sequence[CopyDemand]) -> None:
         self.hosts = sorted(hosts, key=lambda host: host.id)
@@ -132,7 +135,13 @@ class DemandedCopies:
         self._by_model: dict[str, list[CopyDemand]] = {}
         for demand in demands:
             self._by_model.setdefault(demand.model, []).append(demand)
+        self.free = {host.id: host.free_bytes - self.announced_bytes(host) for host in self.hosts}
         self._released: set[tuple[str, HostCopy]] = set()
+
+    def make(self, host: str, demand: CopyDemand, reason: str) -> MakeCopy:
+        """Order this host to get what is demanded, into memory that is free."""
+        self.free[host] -= demand.size_bytes
+        return MakeCopy(host, demand.model, demand.version, reason)
 
     def release(self, host: HostMemory, copy: HostCopy, reason: str) -> FreeCopy:
         """Order this host to give this copy up."""
@@ -217,32 +226,28 @@ def make_missing(pool: DemandedCopies, *, only_needed: bool = False) -> Iterator
     there = {one for one in holders if one.version}
     missing = [one for one in pool.demands if one.coming is None and one not in there]
     missing = [one for one in missing if one.needed or not only_needed]
-    free = {host.id: host.free_bytes - pool.announced_bytes(host) for host in pool.hosts}
-    filled = {host.id: host.limit_bytes - free[host.id] for host in pool.hosts}
-    waiting = False
+    limits, free, waiting = {host.id: host.limit_bytes for host in pool.hosts}, pool.free, False
     for one in sorted(missing, key=lambda one: (not one.needed, -one.size_bytes, one.model, one.version)):
         roomy = [id for id in free if free[id] >= one.size_bytes]
         if one in holders:
             began = holders[one][0].id
             yield MakeCopy(began, one.model, one.version, f"{began} has begun with it, or has it")
         elif roomy and (one.needed or not waiting):
-            best = min(roomy, key=lambda id: (filled[id], id))
-            free[best] -= one.size_bytes
-            filled[best] += one.size_bytes
-            yield MakeCopy(best, one.model, one.version, f"{best} is the least filled host that has room")
+            best = min(roomy, key=lambda id: (limits[id] - free[id], id))
+            yield pool.make(best, one, f"{best} is the least filled host that has room")
         elif one.needed:
             waiting = True
-            yield from _make_room(one, pool, free)
+            yield from _make_room(one, pool)
 
 
-def _make_room(wanted: CopyDemand, pool: DemandedCopies, free: Mapping[str, int]) -> Iterator[FreeCopy | NoRoom]:
+def _make_room(wanted: CopyDemand, pool: DemandedCopies) -> Iterator[FreeCopy | NoRoom]:
     """Release what instances serve or other hosts have, on the host where the fewest bytes have to go."""
     spare = {(one.model, one.version) for one in pool.demands if not one.needed}
     least, chosen = inf, list[tuple[HostMemory, HostCopy]]()
     for host in pool.hosts:
         idle = [copy for copy in host.copies if copy.whole and not copy.sending]
         releasable = [copy for copy in idle if (copy.model, copy.version) in spare or pool.is_elsewhere(host, copy)]
-        copies = _cover(releasable, wanted.size_bytes - free[host.id])
+        copies = _cover(releasable, wanted.size_bytes - pool.free[host.id])
         freed = sum(copy.size_bytes for copy in copies)
         if copies and freed < least:
             least, chosen = freed, [(host, copy) for copy in copies]

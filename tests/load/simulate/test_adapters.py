@@ -1,6 +1,7 @@
 """Adapters in a cluster under virtual time: room for few of them, and others in their place while requests run."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -52,48 +53,37 @@ async def check(made: VirtualCluster, record: RequestRecord, ask: Ask, use: Adap
     assert record.token_ids == made_up_tokens(version, VOCABULARY, alone)
 
 
-def test_a_request_that_waits_for_kv_blocks_keeps_no_adapter_from_one_that_has_them() -> None:
+def in_turn(asked: Sequence[tuple[Ask, str, int]]) -> float:
+    """Send these one soon after the other, with adapters and priorities, where there is room for one adapter and a long
+    prompt. Returns after how many seconds all were answered, and checks the answers."""
     told = settings(1)
     few = replace(told.worker, adapter_bytes=SIZE, kv_bytes=1_200 * KV_TOKEN_BYTES)
 
     async def main() -> float:
         async with virtual_cluster(replace(told, worker=few)) as made:
             await registered(made)
-            uses = [await adapter(made, name) for name in ("x", "y", "x")]
-            prompts = asks(3, 10.0, 600, 40)
+            uses = {name: await adapter(made, name) for name in ("x", "y")}
             began, running = made.now, list[asyncio.Task[RequestRecord]]()
-            for ask, use in zip(prompts, uses, strict=True):
-                running.append(ask_with(made, ask, use))
+            for ask, name, priority in asked:
+                running.append(ask_with(made, ask, uses[name], priority))
                 await asyncio.sleep(0.05)
-            for ask, use, one in zip(prompts, uses, running, strict=True):
-                await check(made, await one, ask, use)
+            for (ask, name, _), one in zip(asked, running, strict=True):
+                await check(made, await one, ask, uses[name])
             return made.now - began
 
     with quiet():
-        assert virtual_time.run(main()) < 5.0
+        return virtual_time.run(main())
+
+
+def test_a_request_that_waits_for_kv_blocks_keeps_no_adapter_from_one_that_has_them() -> None:
+    first, second, third = asks(3, 10.0, 600, 40)
+    assert in_turn([(first, "x", 0), (second, "y", 0), (third, "x", 0)]) < 5.0
 
 
 def test_a_request_that_comes_first_and_has_its_adapter_takes_none_from_one_whose_kv_blocks_it_waits_for() -> None:
-    told = settings(1)
-    few = replace(told.worker, adapter_bytes=SIZE, kv_bytes=1_200 * KV_TOKEN_BYTES)
-
-    async def main() -> float:
-        async with virtual_cluster(replace(told, worker=few)) as made:
-            await registered(made)
-            [x, y] = [await adapter(made, name) for name in ("x", "y")]
-            [short, *long] = [*asks(1, 1.0, 40, 200), *asks(2, 1.0, 700, 40)]
-            began = made.now
-            running = [ask_with(made, short, x)]
-            await asyncio.sleep(0.05)
-            running.append(ask_with(made, replace(long[0], index=1), y))  # it has blocks, and no adapter
-            await asyncio.sleep(0.05)
-            running.append(ask_with(made, replace(long[1], index=2), x, FIRST))  # and this one has no blocks
-            for ask, use, one in zip([short, *long], [x, y, x], running, strict=True):
-                await check(made, await one, ask, use)
-            return made.now - began
-
-    with quiet():
-        assert virtual_time.run(main()) < 5.0
+    [short, *long] = [*asks(1, 1.0, 40, 200), *asks(2, 1.0, 700, 40)]
+    has_blocks, has_adapter = (replace(ask, index=index) for index, ask in enumerate(long, start=1))
+    assert in_turn([(short, "x", 0), (has_blocks, "y", 0), (has_adapter, "x", FIRST)]) < 5.0
 
 
 def test_an_instance_does_not_wait_for_the_adapter_that_the_one_before_it_waited_for() -> None:
