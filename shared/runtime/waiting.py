@@ -29,20 +29,21 @@ T = TypeVar("T")
 
 async def together(*work: Coroutine[None, None, T]) -> list[T]:
     """Run all coroutines to their ends, and return what they returned, in their order. When one fails the others are
-    cancelled, and its error alone is raised, unless the caller is cancelled meanwhile."""
-    caller = asyncio.current_task()
-    assert caller is not None
-    before = caller.cancelling()
+    cancelled, and its error alone is raised."""
+    # No task group: that of Python 3.11 cancels the caller to wake it, and does not take that back. A time limit around
+    # what fails again and again would then end in CancelledError, as if somebody else had cancelled the caller, too.
+    running = [asyncio.create_task(one) for one in work]
+    ended = set[asyncio.Task[T]]()
     try:
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(one) for one in work]
-    except ExceptionGroup as group:
-        # The group of Python 3.11 cancels the caller to wake it, and does not take that back: a time limit around this
-        # would then end in CancelledError, as if somebody else had cancelled the caller, too.
-        if caller.cancelling() > before and caller.uncancel() > before:
-            raise asyncio.CancelledError from None
-        raise group.exceptions[0] from None
-    return [task.result() for task in running]
+        if running:
+            ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        await end_tasks(*(one for one in running if not one.done()))
+        errors = {one: one.exception() for one in running if not one.cancelled()}
+    first = next((error for one, error in errors.items() if error is not None and one in ended), None)
+    if first is not None:
+        raise first
+    return [one.result() for one in running]
 
 
 async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
