@@ -75,6 +75,8 @@ static inline void narrow(bf16 *to, Floats values) {
     _mm256_storeu_si256((__m256i *)to, _mm256_mask_mov_epi16(halves, is_nan, _mm256_set1_epi16(0x7fc0)));
 }
 
+static inline int is_nan_in(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0; }
+
 /* Narrows 32 numbers, none of which is NaN. */
 #define NARROW_TWO
 static inline void narrow_two(bf16 *to, Floats first, Floats second) {

@@ -1,26 +1,30 @@
 /* Copies matrices into panels, and finishes products with them. Include this after wide.h. */
 #pragma once
 
-/* Finishes 16 of a row's sums for a panel, from `i` on: adds bias and residual, and stores the result. */
-ALWAYS void finish_wide(Type type, const float *sums, const Panel *panel, const void *residual, void *out, int64_t i,
-                        int64_t count) {
+/* 16 of a row's sums for a panel, from `i` on, with bias and residual. `count` of them exist. */
+ALWAYS Wide finished(Type type, const float *sums, const Panel *panel, const void *residual, int64_t i,
+                     int64_t count) {
     Wide made = wide_load(FLOAT32, sums + i);
     if (panel->bias)
         made = wide_add(made, wide_load_some(type, address(type, panel->bias, i), count));
     if (residual)
         made = wide_add(made, wide_load_some(type, address(type, residual, panel->column + i), count));
-    wide_store_some(type, (void *)address(type, out, panel->column + i), made, count);
+    return made;
 }
 
-/* Finishes one row's sums for a panel. Most panels have their full width. */
+/* Finishes one row's sums for a panel: adds bias and residual, and stores the result. Most panels have their full
+   width. */
 ALWAYS void finish(Type type, const float *sums, const Panel *panel, const void *residual, void *out) {
+    void *to = (void *)address(type, out, panel->column);
     if (panel->width == PANEL)
-#pragma GCC unroll 4
-        for (int64_t i = 0; i < PANEL; i += WIDE)
-            finish_wide(type, sums, panel, residual, out, i, WIDE);
+#pragma GCC unroll 2
+        for (int64_t i = 0; i < PANEL; i += 2 * WIDE)
+            wide_store_pair(type, (void *)address(type, to, i), finished(type, sums, panel, residual, i, WIDE),
+                            finished(type, sums, panel, residual, i + WIDE, WIDE));
     else
         for (int64_t i = 0; i < panel->width; i += WIDE)
-            finish_wide(type, sums, panel, residual, out, i, panel->width - i);
+            wide_store_some(type, (void *)address(type, to, i),
+                            finished(type, sums, panel, residual, i, panel->width - i), panel->width - i);
 }
 
 /* 32 inputs of 16 rows of a matrix, padded with zeros at the edges of the matrix. */

@@ -63,8 +63,10 @@ ALWAYS void weigh(Type type, const float *scores, int64_t hidden, int64_t seen, 
         }
         wide_store_two(type, (void *)address(type, weights, i), first, second);
     }
-    /* Positions up to the next multiple of 32 that the query does not see have weight zero. */
+    /* Positions up to the next multiple of 32 that the query does not see have weight zero. Mostly there are none. */
     int64_t unseen = padded(seen, 2 * WIDE) - seen;
-    memset((void *)address(type, weights, seen), 0, unseen * item);
-    memset(weights, 0, hidden * item);
+    if (unseen)
+        memset((void *)address(type, weights, seen), 0, unseen * item);
+    if (hidden)
+        memset(weights, 0, hidden * item);
 }
