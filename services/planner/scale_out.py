@@ -101,8 +101,15 @@ class ScaleOut(SwitchingScale):
         self._progress = now
         return [*self._begin_moves(), *self.delivery.load_all()]
 
-    def take_over(self, record: ScaleRecord, reports: Mapping[str, WorkerReport], now: float) -> list[NodeCommand]:
-        """Continue what an earlier planner began: who loads keeps what has arrived, and those that served are done."""
+    def take_over(
+        self,
+        record: ScaleRecord,
+        reports: Mapping[str, WorkerReport],
+        now: float,
+        absent: str = "left while there was no planner",
+    ) -> list[NodeCommand]:
+        """Continue what an earlier planner began: who loads keeps what has arrived, and those that served are done.
+        Targets without a report are given up: `absent` says why."""
         self._continue(record)
         self.delivery.arrivals.continue_from(record)
         self._pipelines.take_over(record.pipelines, now)
@@ -115,7 +122,7 @@ class ScaleOut(SwitchingScale):
         # Flows may have broken unnoticed: a new plan brings what is still missing.
         self.delivery.strand(here, "the planner was restarted")
         gone = [worker for worker in left if worker not in here]
-        commands = self._fail(gone, f"{', '.join(gone)} left while there was no planner", now)
+        commands = self._fail(gone, f"{', '.join(gone)} {absent}", now)
         self._finish(now)
         commands += self._begin_moves(record)
         return [*commands, *(command for worker in here for command in self.on_report(reports[worker], now))]

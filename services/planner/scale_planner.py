@@ -30,6 +30,8 @@ from livescale.shared.messages.transfers import Flow, LiveMode, Plan, PlannedIns
 from livescale.shared.runtime.clock import Ids
 from livescale.shared.topology.topology import Topology
 
+REPLACED = "another version has taken its place"
+
 
 class ScalePlanner:
     """Plans scales by the settings, and counts with what running scales add, remove and use.
@@ -73,10 +75,11 @@ class ScalePlanner:
             scale_in = self._scale_in(record.id, record.decision, drained, view)
             return scale_in, scale_in.take_over(record, now)
         scale_out = self.out.scale(record.decision, record.plan, view, record.moves)
-        # The manifest of a version that was replaced is not known any more: its targets are given up.
-        known = workers if record.plan.version == view.manifest.version else []
-        reports = {report.id: report for report in known}
-        return scale_out, scale_out.take_over(self._store.with_drained(record, record.plan, now), reports, now)
+        noted = self._store.with_drained(record, record.plan, now)
+        if record.plan.version != view.manifest.version:  # its manifest is not known any more
+            absent = f"had to load a version that is not there any more: {REPLACED}"
+            return scale_out, scale_out.take_over(noted, {}, now, absent)
+        return scale_out, scale_out.take_over(noted, {report.id: report for report in workers}, now)
 
     def replan(self, scale: ScaleOut, view: ModelView, now: float) -> list[NodeCommand]:
         """Send the stranded targets of a scale what they lack, and return the commands. Where nobody can send them a
@@ -86,7 +89,7 @@ class ScalePlanner:
             return self.out.replan(scale, view, now)
         except CannotPlan as error:
             if scale.plan.version != view.manifest.version:
-                return scale.give_up(f"{error}, and another version has taken its place", now)
+                return scale.give_up(f"{error}, and {REPLACED}", now)
             if view.entry.state == "removing":
                 return scale.give_up(f"{error}, and it is being removed", now)
             raise Refusal(503, str(error), retry_after_ms=1000) from error

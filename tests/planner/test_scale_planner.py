@@ -299,6 +299,18 @@ def test_a_target_that_served_and_was_drained_while_there_was_no_planner_has_not
     assert (later.state, later.record().outcome) == ("done", "2 new instances serve")
 
 
+def test_a_scale_to_a_version_that_was_replaced_while_there_was_no_planner_says_so() -> None:
+    pool = snapshot(serving("s"), spare("a"))
+    planner, _ = scale_planner("chains")
+    scale = planned_scale(planner, pool, 2)
+    acknowledge(scale, scale.start(1.0))
+    loads = replace(loading("a", 1, "loading"), plan_id=scale.id, instance=scale.plan.instances[0].id)
+    view = ModelView(snapshot(serving("s"), loads), ENTRY, manifest("another version"))
+    later, _ = planner.take_over(scale.record(), view, 5.0)
+    assert (later.state, later.coming) == ("failed", frozenset())
+    assert later.record().outcome.startswith("a had to load a version that is not there any more")
+
+
 def test_a_target_that_was_drained_had_served_although_that_was_not_saved() -> None:
     store = ScaleStore(1)
     planner = live_planner(store)
