@@ -62,8 +62,8 @@ def engine(
 
     Each engine has one thread; they run in turn, case by case. First the logits of every engine are compared with those
     of transformers in float32, or in float64 with --dtype float32. Rates are tokens a second of CPU time, so that other
-    programs on the core do not count; start times are by the clock. It takes about 10 minutes without vLLM and
-    llama.cpp.
+    programs on the core do not count; start times are by the clock. What is measured while the core changes its speed
+    is measured again. It takes about 10 minutes without vLLM and llama.cpp.
 
     To emulate a CPU without AVX-512, use --kernels portable, ATEN_CPU_CAPABILITY=avx2 and ONEDNN_MAX_CPU_ISA=AVX2: then
     all engines use the same instructions.

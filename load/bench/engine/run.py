@@ -17,6 +17,7 @@ from livescale.load.bench.engine.cases import (
     PREFILLS,
     WARM_UPS,
     Case,
+    DecodeCase,
     PrefillCase,
     attention_share,
     kept_question,
@@ -31,6 +32,7 @@ from livescale.load.bench.engine.processes import (
     engine_processes,
 )
 from livescale.load.bench.engine.rows import LLAMA, OWN, TRANSFORMERS, VLLM, SizeRun
+from livescale.load.bench.engine.steady import steadiest
 from livescale.load.peers.protocol import (
     AskForced,
     AskGreedy,
@@ -88,18 +90,33 @@ class SizeBench:
                 self._ask_all(case, self._engines)
             for number in range(rounds):
                 for case in CASES:
-                    self._tell(f"{self.run.size}, round {number + 1} of {rounds}: {case.name}")
-                    # Before and after, as the core is not as fast all the time.
-                    self._measure_roof(case, roof)
-                    # Each engine is the first as often as the last.
-                    for name, took in self._ask_all(case, self._engines[:: 1 if number % 2 else -1]):
-                        self.run.rates.setdefault(case.name, {}).setdefault(name, []).append(case.tokens / took.cpu)
-                        self.run.count(took)
-                    self._measure_roof(case, roof)
-                self._tell(f"{self.run.size}, round {number + 1} of {rounds}: mixed")
-                mixed = self._engines[0].ask(mixed_question(next(self._seeds), self._vocab_size, rounds), Mixed)
-                self.run.mixed.append(mixed)
+                    self._round(f"{self.run.size}, round {number + 1} of {rounds}: {case.name}", case, number, roof)
+                self._mix(f"{self.run.size}, round {number + 1} of {rounds}: mixed", rounds, roof)
                 self.run.kept.append(self._engines[0].ask(kept_question(next(self._seeds), self._vocab_size), Kept))
+
+    def _round(self, name: str, case: Case, number: int, roof: EngineProcess) -> None:
+        """Ask all engines for a case."""
+        self._tell(name)
+        attempt = steadiest(
+            lambda: self._speed(case, roof),
+            # Each engine is the first as often as the last.
+            lambda: self._ask_all(case, self._engines[:: 1 if number % 2 else -1]),
+            lambda problem: self._tell(f"{name}: {problem}"),
+        )
+        if isinstance(case, PrefillCase) or case.rows == 1:  # many rows that decode are bounded by both
+            self.run.roofs.setdefault(case.name, []).extend((attempt.before, attempt.after))
+        for engine, took in attempt.measured:
+            self.run.rates.setdefault(case.name, {}).setdefault(engine, []).append(case.tokens / took.cpu)
+            self.run.count(took)
+
+    def _mix(self, name: str, rounds: int, roof: EngineProcess) -> None:
+        self._tell(name)
+        attempt = steadiest(
+            lambda: self._speed(PREFILLS[0], roof),
+            lambda: self._engines[0].ask(mixed_question(next(self._seeds), self._vocab_size, rounds), Mixed),
+            lambda problem: self._tell(f"{name}: {problem}"),
+        )
+        self.run.mixed.append(attempt.measured)
 
     def _start(self, rounds: int, *, with_peers: bool) -> None:
         for program in PROGRAMS:
@@ -164,15 +181,12 @@ class SizeBench:
                 self._leave_out(member.name, error)
         return answers
 
-    def _measure_roof(self, case: Case, roof: EngineProcess) -> None:
-        """What bounds a prompt, and a row that decodes alone; many rows are bounded by both."""
-        if isinstance(case, PrefillCase):
-            rate = case.tokens / roof.ask(AskMultiply(case.tokens), StepSeconds).cpu
-        elif case.rows == 1:
-            rate = roof.ask(AskRead(), MemoryRate).bytes_per_second / self._read_bytes
-        else:
-            return
-        self.run.roofs.setdefault(case.name, []).append(rate)
+    def _speed(self, case: Case, roof: EngineProcess) -> float:
+        """What would bound a case that only multiplied or, of one row that decodes, only read; in tokens/s."""
+        if isinstance(case, DecodeCase) and case.rows == 1:
+            return roof.ask(AskRead(), MemoryRate).bytes_per_second / self._read_bytes
+        tokens = case.tokens if isinstance(case, PrefillCase) else case.rows
+        return tokens / roof.ask(AskMultiply(tokens), StepSeconds).cpu
 
     def _leave_out(self, name: str, error: EngineProcessFailed) -> None:
         if name in (OWN, TRANSFORMERS):
