@@ -3,8 +3,9 @@ turn."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, TypeVar
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from livescale.load.bench.engine.processes import (
     engine_processes,
 )
 from livescale.load.bench.engine.rows import LLAMA, OWN, TRANSFORMERS, VLLM, SizeRun
-from livescale.load.bench.engine.steady import steadiest
+from livescale.load.bench.engine.steady import Attempt, steadiest
 from livescale.load.peers.protocol import (
     AskForced,
     AskGreedy,
@@ -62,6 +63,7 @@ PYTHON = Program("python", "livescale.load.bench.engine.overhead")
 PYTHON_ROWS, PYTHON_STEPS = 8, 100
 
 Tell = Callable[[str], None]
+T = TypeVar("T")
 
 
 class SizeBench:
@@ -89,19 +91,17 @@ class SizeBench:
             for case in WARM_UPS:
                 self._ask_all(case, self._engines)
             for number in range(rounds):
+                name = f"{self.run.size}, round {number + 1} of {rounds}"
                 for case in CASES:
-                    self._round(f"{self.run.size}, round {number + 1} of {rounds}: {case.name}", case, number, roof)
-                self._mix(f"{self.run.size}, round {number + 1} of {rounds}: mixed", rounds, roof)
+                    self._round(f"{name}: {case.name}", case, number, roof)
+                self.run.mixed.append(self._mix(f"{name}: mixed", rounds, roof))
                 self.run.kept.append(self._engines[0].ask(kept_question(next(self._seeds), self._vocab_size), Kept))
 
     def _round(self, name: str, case: Case, number: int, roof: EngineProcess) -> None:
         """Ask all engines for a case."""
-        self._tell(name)
-        attempt = steadiest(
-            lambda: self._speed(case, roof),
-            # Each engine is the first as often as the last.
-            lambda: self._ask_all(case, self._engines[:: 1 if number % 2 else -1]),
-            lambda problem: self._tell(f"{name}: {problem}"),
+        # Each engine is the first as often as the last. One that failed is not asked again.
+        attempt = self._steadily(
+            name, case, roof, lambda: self._ask_all(case, self._engines[:: 1 if number % 2 else -1])
         )
         if isinstance(case, PrefillCase) or case.rows == 1:  # many rows that decode are bounded by both
             self.run.roofs.setdefault(case.name, []).extend((attempt.before, attempt.after))
@@ -109,14 +109,16 @@ class SizeBench:
             self.run.rates.setdefault(case.name, {}).setdefault(engine, []).append(case.tokens / took.cpu)
             self.run.count(took)
 
-    def _mix(self, name: str, rounds: int, roof: EngineProcess) -> None:
+    def _mix(self, name: str, rounds: int, roof: EngineProcess) -> Mixed:
+        def asked() -> Mixed:
+            return self._engines[0].ask(mixed_question(next(self._seeds), self._vocab_size, rounds), Mixed)
+
+        return self._steadily(name, PREFILLS[0], roof, asked).measured
+
+    def _steadily(self, name: str, case: Case, roof: EngineProcess, asked: Callable[[], T]) -> Attempt[T]:
+        """Ask, again where what bounds this case changed meanwhile."""
         self._tell(name)
-        attempt = steadiest(
-            lambda: self._speed(PREFILLS[0], roof),
-            lambda: self._engines[0].ask(mixed_question(next(self._seeds), self._vocab_size, rounds), Mixed),
-            lambda problem: self._tell(f"{name}: {problem}"),
-        )
-        self.run.mixed.append(attempt.measured)
+        return steadiest(partial(self._speed, case, roof), asked, lambda problem: self._tell(f"{name}: {problem}"))
 
     def _start(self, rounds: int, *, with_peers: bool) -> None:
         for program in PROGRAMS:

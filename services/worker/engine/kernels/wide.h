@@ -68,13 +68,13 @@ ALWAYS void wide_store_two(Type type, void *to, Wide first, Wide second) {
 /* The same for numbers that may be NaN, which is slower where one of them is. */
 ALWAYS void wide_store_pair(Type type, void *to, Wide first, Wide second) {
 #ifdef NARROW_TWO
-    if (type == BFLOAT16 && !is_nan_in(first.v[0], second.v[0])) {
-        narrow_two(to, first.v[0], second.v[0]);
+    if (type == BFLOAT16 && is_nan_in(first.v[0], second.v[0])) {
+        wide_store(type, to, first);
+        wide_store(type, (void *)address(type, to, WIDE), second);
         return;
     }
 #endif
-    wide_store(type, to, first);
-    wide_store(type, (void *)address(type, to, WIDE), second);
+    wide_store_two(type, to, first, second);
 }
 
 /* Loads the first `count` numbers, which may be fewer than 16, and zeros. */
