@@ -37,7 +37,7 @@ static void gelu_times_halves(const void *in, void *out, int64_t rows, int64_t s
 
 static void attend_by_tiles(void *rows, int64_t stride, void *out, const Run *run, const Attention *attention,
                             Share kv_heads) {
-    configure_tiles();
+    configure_tiles(TILE_ROWS);
     attend_as(BFLOAT16, rows, stride, out, run, attention, kv_heads);
     release_tiles();
 }

@@ -2,6 +2,8 @@
    this after panels.h. */
 #pragma once
 
+#include "avx512_bf16/operations.h"
+
 /* The element type of packed rows and panels: bfloat16 in pairs of inputs, as in rows, panels and the cache. */
 typedef bf16 Packed;
 
@@ -12,9 +14,9 @@ typedef bf16 Packed;
 /* Compilers do not know which memory tile loads read. Without this barrier, stores could come too late. */
 ALWAYS void finish_stores(void) { __asm__ volatile("" : : : "memory"); }
 
-/* Tiles 0 to 3 are sums of 16 rows by 16 columns. Tile 4 has 16 rows by 32 inputs, and tiles 5 to 7 have 32 inputs by
-   16 columns. This thread has them until `release_tiles`. */
-static void configure_tiles(void) {
+/* Tiles 0 to 3 are sums of 16 rows, or of `rows` if these are fewer, by 16 columns. Tile 4 has as many rows by 32
+   inputs, and tiles 5 to 7 have 32 inputs by 16 columns. This thread has them until `release_tiles`. */
+static void configure_tiles(int64_t rows) {
     struct {
         uint8_t palette, start_row, reserved[14];
         uint16_t row_bytes[16];
@@ -22,7 +24,7 @@ static void configure_tiles(void) {
     } config = {.palette = 1};
     for (int tile = 0; tile < 8; tile++) {
         config.row_bytes[tile] = 64;
-        config.rows[tile] = TILE_ROWS;
+        config.rows[tile] = tile < 5 && rows < TILE_ROWS ? (uint8_t)rows : TILE_ROWS;
     }
     finish_stores();
     _tile_loadconfig(&config);
@@ -30,15 +32,34 @@ static void configure_tiles(void) {
 
 static void release_tiles(void) { _tile_release(); }
 
+/* What is unpacked while tiles are multiplied, since that leaves most of the CPU idle: the next `left` pairs of inputs of
+   a panel, up to `each` of them with each block of 32 inputs that are multiplied. */
+typedef struct {
+    PackedPanel *from;
+    bf16 *to;
+    int64_t left, each;
+} Meanwhile;
+
+ALWAYS void unpack_some(Meanwhile *meanwhile) {
+    int64_t pairs = meanwhile->left < meanwhile->each ? meanwhile->left : meanwhile->each;
+    if (pairs)
+        unpack_by_vectors(meanwhile->from, pairs, meanwhile->to);
+    meanwhile->to += pairs * 2 * PANEL;
+    meanwhile->left -= pairs;
+}
+
 /* The product of 16 rows and up to 64 columns: `a` `[row, 32 * blocks]` times `b` `[16 * blocks, column, 2]`. Strides
    are in bytes, from row to row and from pair to pair. The sum of it and `from`, unless that is NULL, is stored at
-   `to`; both are `[row, column]`. With each block, `lines` cache lines at `ahead` are prefetched. */
+   `to`; both are `[row, column]`. If `goes_on`, it is added to the sums that the job before left in the tiles, and it is
+   left there if `to` is NULL. With each block, `lines` cache lines at `ahead` are prefetched. */
 typedef struct {
     const bf16 *a, *b;
     const float *from;
     float *to;
     int64_t a_stride, b_stride, c_stride, blocks, lines;
     const char *ahead;
+    Meanwhile *meanwhile; /* or NULL */
+    int goes_on;
 } TileJob;
 
 /* The next tiles are loaded before products that do not need them, since the CPU cannot load a tile while it multiplies
@@ -46,10 +67,12 @@ typedef struct {
 ALWAYS const char *multiply_tiles(TileJob job, int tiles) {
     const float *from = job.from;
     finish_stores();
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    if (!job.goes_on) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
     if (from) {
         _tile_loadd(0, from, job.c_stride);
         if (tiles > 1) _tile_loadd(1, from + 16, job.c_stride);
@@ -68,7 +91,11 @@ ALWAYS const char *multiply_tiles(TileJob job, int tiles) {
         if (tiles > 1) _tile_dpbf16ps(1, 4, 6);
         if (tiles > 2) _tile_dpbf16ps(2, 4, 7);
         if (tiles > 3) _tile_dpbf16ps(3, 4, 5);
+        if (job.meanwhile)
+            unpack_some(job.meanwhile);
     }
+    if (!job.to)
+        return job.ahead;
     _tile_stored(0, job.to, job.c_stride);
     if (tiles > 1) _tile_stored(1, job.to + 16, job.c_stride);
     if (tiles > 2) _tile_stored(2, job.to + 32, job.c_stride);

@@ -3,17 +3,6 @@
 
 #include <string.h>
 
-#ifdef WITH_AMX
-#include "avx512_bf16/operations.h"
-
-/* A panel's numbers in bfloat16; if the panel is packed, they are unpacked into `memory`. */
-ALWAYS const void *unpacked_panel(const Panel *panel, int64_t in, bf16 *memory) {
-    if (!panel->packing)
-        return panel->numbers;
-    unpack_by_vectors(panel->packing, panel->numbers, in, memory);
-    return memory;
-}
-#else
 #define CODE_LANES 16 /* of a word: those of both inputs of a pair for 8 outputs are one field of them */
 
 /* The scales and zeros of a group. Each of them occurs twice, for both inputs of a pair. */
@@ -143,5 +132,4 @@ ALWAYS void unpack_any_pair(Codes codes, const Unpacking *from, bf16 *to) {
 
 #if LANES >= 8
 #include "unpack_vectors.h"
-#endif
 #endif

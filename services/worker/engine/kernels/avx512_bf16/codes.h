@@ -1,8 +1,6 @@
 /* What all ways of unpacking panels have in common. Include this after panel.h and vectors.h. */
 #pragma once
 
-#define UNFLUSHED 0x1f80 /* of MXCSR: denormal numbers count */
-
 /* Whether scales have more than 11 bits. */
 static inline int has_long_scales(const Packing *packing) {
     return packing->scales == SCALES_FLOAT32 || packing->scales == SCALES_PANEL;
@@ -47,5 +45,12 @@ static inline __attribute__((always_inline)) int64_t group_lines(const Packing *
 static inline __attribute__((always_inline)) const char *prefetch(const char *ahead, int64_t lines) {
     for (; lines > 0; lines--, ahead += 64)
         _mm_prefetch(ahead, _MM_HINT_T0);
+    return ahead;
+}
+
+/* The same, but not into the nearest cache: that has room for few lines that are still on their way. */
+static inline __attribute__((always_inline)) const char *prefetch_near(const char *ahead, int64_t lines) {
+    for (; lines > 0; lines--, ahead += 64)
+        _mm_prefetch(ahead, _MM_HINT_T1);
     return ahead;
 }

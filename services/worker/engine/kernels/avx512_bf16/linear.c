@@ -93,6 +93,16 @@ static void widen_rows(const bf16 *rows, int64_t count, int64_t in, float *to) {
             _mm512_mask_storeu_ps(to + i, first_floats(padded(in, 2) - i), load_floats(first_floats(in - i), rows + i));
 }
 
+/* Unpacks a whole panel. */
+static void unpack_panel(const Panel *panel, int64_t in, bf16 *to) {
+    PackedPanel from;
+    uint32_t before = _mm_getcsr();
+    begin_unpacking(panel->packing, panel->numbers, in, &from);
+    _mm_setcsr(UNFLUSHED);
+    unpack_by_vectors(&from, padded(in, INPUTS) / 2, to);
+    _mm_setcsr(before);
+}
+
 /* Multiplies at most BLOCK rows by some panels. */
 static void multiply_block(Means means, const Linear *linear, const Rows *block, int64_t count, Share panels,
                            bf16 *unpacked) {
@@ -105,7 +115,7 @@ static void multiply_block(Means means, const Linear *linear, const Rows *block,
         }
         if (panel.packing) {
             following = (const char *)panel.numbers + packed_bytes(panel.packing, linear->in).all;
-            unpack_by_vectors(panel.packing, panel.numbers, linear->in, unpacked);
+            unpack_panel(&panel, linear->in, unpacked);
             panel.numbers = unpacked;
         }
         for (int64_t row = 0; row < count; row += MOST) {

@@ -154,23 +154,26 @@ ALWAYS_INLINE int words_of(Way way) { return 2 * PANEL / (is_short_code(way) ? 8
 
 #include "packed_loops.h"
 
-void unpack_by_vectors(const Packing *packing, const void *panel, int64_t in, bf16 *to) {
-    if (has_tables(packing)) {
-        unpack_by_tables(packing, panel, in, to);
-        return;
-    }
-    uint32_t before = _mm_getcsr();
-    _mm_setcsr(UNFLUSHED);
-    switch (way_of(packing)) {
-    case INT4_SHORT: unpack(INT4_SHORT, packing, panel, in, to); break;
-    case INT4_LONG: unpack(INT4_LONG, packing, panel, in, to); break;
-    case INT8_SHORT: unpack(INT8_SHORT, packing, panel, in, to); break;
-    case INT8_MIDDLE: unpack(INT8_MIDDLE, packing, panel, in, to); break;
-    case INT8_LONG: unpack(INT8_LONG, packing, panel, in, to); break;
-    case FP4_CODES: unpack(FP4_CODES, packing, panel, in, to); break;
-    default: unpack(FP8_CODES, packing, panel, in, to); break;
-    }
-    _mm_setcsr(before);
+UNPACK(INT4_SHORT)
+UNPACK(INT4_LONG)
+UNPACK(INT8_SHORT)
+UNPACK(INT8_MIDDLE)
+UNPACK(INT8_LONG)
+UNPACK(FP8_CODES)
+UNPACK(FP4_CODES)
+
+static Unpack *const unpack_ways[] = {unpack_INT4_SHORT, unpack_INT4_LONG, unpack_INT8_SHORT, unpack_INT8_MIDDLE,
+                                      unpack_INT8_LONG,  unpack_FP8_CODES, unpack_FP4_CODES};
+
+void begin_unpacking(const Packing *packing, const void *panel, int64_t in, PackedPanel *made) {
+    made->packing = packing;
+    made->panel = panel;
+    made->ahead = made->panel + (code_bits(packing->codes) == 4 ? 6144 : 3072); /* the best on a CPU with AMX */
+    made->bytes = packed_bytes(packing, in);
+    made->words = (const uint32_t *)(made->panel + made->bytes.codes);
+    made->in = in;
+    made->group = made->left = 0;
+    made->unpack = has_tables(packing) ? unpack_by_tables : unpack_ways[way_of(packing)];
 }
 
 MULTIPLY_FEW(INT4_SHORT)

@@ -6,22 +6,32 @@
 /* So many bytes before they are used, a panel is prefetched: unpacking leaves the CPU's own prefetching behind. */
 #define AHEAD 16384
 
-ALWAYS_INLINE void unpack(Way way, const Packing *packing, const char *panel, int64_t in, bf16 *to) {
-    PackedBytes bytes = packed_bytes(packing, in);
-    const uint32_t *words = (const uint32_t *)(panel + bytes.codes);
-    int64_t all = padded(in, INPUTS);
-    for (int64_t first = 0, number = 0; first < in; first += packing->group, number++) {
-        CodeGroup group;
-        int64_t stop = first + packing->group < in ? first + packing->group : all;
-        read_group(way, packing, panel, &bytes, number, &group);
-        for (int64_t i = first; i < stop; i += 2, words += words_of(way), to += 2 * PANEL) {
+/* Unpacks the next pairs of inputs. Those that fill the panel up are of the last group. */
+ALWAYS_INLINE void unpack(Way way, PackedPanel *from, int64_t pairs, bf16 *to) {
+    CodeGroup *group = (CodeGroup *)from->read;
+    const Packing *packing = from->packing;
+    const uint32_t *words = from->words;
+    const char *ahead = from->ahead;
+    _Static_assert(sizeof *group <= READ_BYTES, "READ_BYTES is too small");
+    for (int64_t here; pairs > 0; pairs -= here, from->left -= here) {
+        if (from->left == 0) {
+            int64_t first = from->group * packing->group, stop = first + packing->group;
+            read_group(way, packing, from->panel, &from->bytes, from->group++, group);
+            from->left = ((stop < from->in ? stop : padded(from->in, INPUTS)) - first) / 2;
+            ahead = prefetch_near(ahead, group_lines(packing));
+        }
+        here = pairs < from->left ? pairs : from->left;
+        for (int64_t pair = 0; pair < here; pair++, words += words_of(way), to += 2 * PANEL) {
             __m512bh column[VECTORS];
-            unpack_pair(way, words, &group, column);
+            ahead = prefetch_near(ahead, words_of(way) / FLOATS);
+            unpack_pair(way, words, group, column);
 #pragma GCC unroll 4
             for (int v = 0; v < VECTORS; v++)
                 _mm512_storeu_si512(to + v * HALVES, (__m512i)column[v]);
         }
     }
+    from->words = words;
+    from->ahead = ahead;
 }
 
 /* Multiplies `count` rows by a panel, with the sums of `multiply` in linear.c. */
@@ -81,8 +91,13 @@ ALWAYS_INLINE void multiply_while_unpacked(Way way, const Piece *given, const Pa
     }
 }
 
-/* A function for each way and number of rows, so that registers are assigned well. MULTIPLY_FEW makes those of
-   a way, and NAMES lists them. */
+/* A function for each way, and number of rows, so that registers are assigned well. UNPACK and MULTIPLY_FEW make those of
+   a way, and NAMES lists the latter. */
+#define UNPACK(way)                                                                                                    \
+    static __attribute__((noinline)) void unpack_##way(PackedPanel *from, int64_t pairs, bf16 *to) {                   \
+        unpack(way, from, pairs, to);                                                                                  \
+    }
+
 typedef void Multiply(const Piece *piece, const Packing *packing, const char *panel, const Rows *rows);
 
 #define MULTIPLY(way, count)                                                                                           \

@@ -87,12 +87,7 @@ int has_tables(const Packing *packing) {
     return packing->codes == FP8 && packing->scales == SCALES_PANEL && __builtin_cpu_supports("avx512vbmi");
 }
 
-void unpack_by_tables(const Packing *packing, const char *panel, int64_t in, bf16 *to) {
-    uint32_t before = _mm_getcsr();
-    _mm_setcsr(UNFLUSHED);
-    unpack(TABLES, packing, panel, in, to);
-    _mm_setcsr(before);
-}
+void unpack_by_tables(PackedPanel *from, int64_t pairs, bf16 *to) { unpack(TABLES, from, pairs, to); }
 
 MULTIPLY_FEW(TABLES)
 

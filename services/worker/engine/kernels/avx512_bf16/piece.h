@@ -96,7 +96,7 @@ void multiply_packed_panel(Means means, const Linear *linear, const Panel *panel
 int has_tables(const Packing *packing);
 
 /* Unpacks a panel, or multiplies at most FEW_ROWS rows by it, where its codes are looked up. */
-void unpack_by_tables(const Packing *packing, const char *panel, int64_t in, bf16 *to);
+Unpack unpack_by_tables;
 void multiply_by_tables(const Linear *linear, const Panel *panel, const Rows *rows, int64_t count);
 
 /* Multiplies at most FEW_ROWS rows by a panel whose scales are bfloat16. Whether it can: usual ones of some codes. */
