@@ -77,7 +77,7 @@ static void multiply_packed_panel(const Product *product, const Panel *panel, in
     _Alignas(64) float last[TILE_ROWS * PANEL]; /* in the nearest cache */
     uint32_t before = _mm_getcsr();
     PackedPanel from;
-    Meanwhile meanwhile = {.from = &from};
+    Meanwhile meanwhile = {.from = &from, .each = (INPUTS / 2 + tiles - 1) / tiles}; /* so that all are done in time */
     TileJob job = {.b_stride = 2 * PANEL * sizeof(bf16), .c_stride = PANEL * sizeof(float), .meanwhile = &meanwhile};
     begin_unpacking(panel->packing, panel->numbers, product->linear->in, &from);
     _mm_setcsr(UNFLUSHED);
@@ -89,7 +89,6 @@ static void multiply_packed_panel(const Product *product, const Panel *panel, in
         left -= job.blocks;
         meanwhile.to = product->unpacked + !piece * most * INPUTS * PANEL;
         meanwhile.left = (left < most ? left : most) * INPUTS / 2;
-        meanwhile.each = (INPUTS / 2 + tiles - 1) / tiles; /* so that all of them are unpacked in time */
         if (is_last)
             _mm_setcsr(before);
         for (int64_t first = 0; first < rows->count; first += TILE_ROWS) {

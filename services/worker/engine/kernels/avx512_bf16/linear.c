@@ -93,14 +93,11 @@ static void widen_rows(const bf16 *rows, int64_t count, int64_t in, float *to) {
             _mm512_mask_storeu_ps(to + i, first_floats(padded(in, 2) - i), load_floats(first_floats(in - i), rows + i));
 }
 
-/* Unpacks a whole panel. */
+/* Unpacks a whole panel. This variant flushes no denormal numbers. */
 static void unpack_panel(const Panel *panel, int64_t in, bf16 *to) {
     PackedPanel from;
-    uint32_t before = _mm_getcsr();
     begin_unpacking(panel->packing, panel->numbers, in, &from);
-    _mm_setcsr(UNFLUSHED);
     unpack_by_vectors(&from, padded(in, INPUTS) / 2, to);
-    _mm_setcsr(before);
 }
 
 /* Multiplies at most BLOCK rows by some panels. */
